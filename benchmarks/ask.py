@@ -1,11 +1,13 @@
-"""What one ask costs, by tuner and number of trials: a median over asks with a fresh result between them.
+"""Median time of an ask, by tuner and number of trials.
 
-    python benchmarks/ask.py                     # about 3 minutes
-    python benchmarks/ask.py --tuners evolution,anneal
+    $ python benchmarks/ask.py                     # about 3 minutes
+    $ python benchmarks/ask.py --tuners evolution,anneal
 
-The lineage holds random points with made-up scores, as a search that has come so far. The ratio compares the cost after
-many trials with that after few in the same run. Targets: evolution, random and anneal at most twice as much at 10,000
-as at 1,000; TPE under a second at 2,000 trials, GP at 300 and, cut to 500 points, at 1,000.
+The lineage has random points with random scores. A new result arrives before each ask. The ratio compares the time
+after many trials with the time after few, in the same run.
+
+Targets: random, evolution and anneal take at most twice as long at 10,000 trials as at 1,000. TPE takes under a second
+at 2,000 trials, and GP at 300 and, limited to 500 points, at 1,000.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ SIZES: dict[str, tuple[Spec, tuple[int, int]]] = {
 
 
 def finished(number: int) -> Trial:
-    """Returns a random point with a score."""
+    """Returns a finished trial of a random point."""
     rng = random.Random(number)
     point = SPACE.sample(rng)
     score = rng.random() + point["width"] / 128
@@ -54,31 +56,31 @@ def finished(number: int) -> Trial:
 
 
 def cost_s(spec: Spec, n_trials: int, n_asks: int) -> float:
-    """Returns the median seconds of an ask after so many trials."""
+    """Returns the median seconds of an ask after ``n_trials`` trials."""
     tuner = spec.build(SPACE, (METRIC,), seed=1)
     log = LineageLog()
     for number in range(n_trials):
         log.add_proposed(trial := finished(number))
         log.append(trial)
-    tuner.ask(log.view(), n_trials, 0)  # what is kept between asks is there
-    taken = []
+    tuner.ask(log.view(), n_trials, 0)  # fills the caches that are kept between asks
+    times = []
     for number in range(n_trials, n_trials + n_asks):
         log.add_proposed(trial := finished(number))
         log.append(trial)
         lineage = log.view()
         began = time.perf_counter()
         tuner.ask(lineage, number + 1, 0)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tuners", default=",".join(SIZES))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print("| tuner | trials | an ask | trials | an ask | ratio |\n| --- | --- | --- | --- | --- | --- |")
-    for name in given.tuners.split(","):
+    for name in arguments.tuners.split(","):
         spec, (few, many) = SIZES[name]
         n_asks = 200 if many == 10_000 else 5
         first, second = cost_s(spec, few, n_asks), cost_s(spec, many, n_asks)

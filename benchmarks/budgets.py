@@ -1,15 +1,16 @@
-"""Whether the hours of a real search are kept: the two-stage search on Fashion-MNIST, finals and export included.
+"""Accuracy of a budget of hours in a real search, with finals and export.
 
-    python benchmarks/budgets.py --data DIR # DIR holds fashion_mnist/; 12 minutes
-    python benchmarks/budgets.py --data DIR --hours 1 problem.n_epochs=8
+    $ python benchmarks/budgets.py --data DIR # DIR holds fashion_mnist/; 12 minutes
+    $ python benchmarks/budgets.py --data DIR --hours 1 problem.n_epochs=8
 
-It starts ``python -m flows.search +experiment=fashion_mnist policy=two_stage budget.hours=...`` as a user does, with
-the overrides that follow; finals are of one epoch, so that four of them fit in 12 minutes of two cores. It prints, from
-the records:
+It runs ``python -m flows.search +experiment=fashion_mnist policy=two_stage budget.hours=...`` with further overrides
+from its command line. Finals have one epoch, so that four of them fit in 12 minutes on two cores. It prints, from the
+records:
 
-* hours: what the sessions counted, and the command by the wall clock, its start-up included;
-* cost: what a final takes, as a multiple of a search trial (medians), and what ``run.epochs`` and ``run.scale`` say;
-* ranks: of the finalists, how their cheap scores and their full ones agree (Spearman's and Kendall's coefficients).
+* hours: the hours counted by the sessions, and those of the whole command with its start;
+* cost: the median durations of a final and a search trial, their ratio, and the ratio that ``run.epochs`` and
+  ``run.scale`` declare;
+* ranks: the rank correlation of the finalists' search scores and final scores (Spearman and Kendall).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nas.storage.sessions import spent_hours
 
 
 def search(data: Path, root: Path, hours: float, overrides: list[str]) -> float:
-    """Runs the command; gives its hours by the wall clock."""
+    """Runs the command and returns its hours."""
     given = [f"problem.data_root={data / 'fashion_mnist'}", f"storage.root={root}", "name=budgets"]
     budget = ["budget.trials=null", f"budget.hours={hours}", "finalists=4", "policy=two_stage"]
     recipe = ["problem.space=blocks", "problem.n_epochs=1", "problem.n_search_images=4000"]
@@ -44,7 +45,7 @@ def search(data: Path, root: Path, hours: float, overrides: list[str]) -> float:
 
 
 def show(trials: list[Trial], hours: float, wall_hours: float, allowed: float) -> None:
-    """Prints the three results."""
+    """Prints hours, cost and ranks."""
     complete = [t for t in trials if t.state == State.COMPLETE]
     cheap = [t for t in complete if t.stage == "search"]
     finals = [t for t in complete if t.stage == "final"]
@@ -65,7 +66,7 @@ def show(trials: list[Trial], hours: float, wall_hours: float, allowed: float) -
 
 
 def main() -> None:
-    """Reads the arguments, runs the search, prints."""
+    """Runs the search and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--hours", type=float, default=0.2)

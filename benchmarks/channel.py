@@ -1,11 +1,11 @@
-"""What a job's question for its next trial takes: over the channel on loopback, and over the pipe of a warm process.
+"""Time to request a job's next trial, over the HTTP channel and over a pipe.
 
-    python benchmarks/channel.py            # 500 questions each: two minutes
+    $ python benchmarks/channel.py            # 500 requests each: two minutes
 
-Measured in one program, one after the other: an HTTP round trip to the channel's own server that asks nothing; then
-searches with ``random`` and one job, the loop alone and the whole command with Prefect's temporary server. A question
-lasts from the moment when the job asks until it has its trial: the tuner has answered, the proposal is durable, with
-Prefect its task run is submitted, and the worker was told. The target is a median under 10 ms over the channel.
+It measures one after the other. The first is an empty HTTP round trip to the channel's server on loopback. The others
+are searches with ``random`` and one job, by the controller alone, and by the whole command with Prefect's temporary
+server. A request ends when the job has its trial. By then the tuner has answered, the proposal is durable, and with
+Prefect a task run is submitted. The target is a median under 10 ms over the channel.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ LINE = re.compile(r"^  HEIRLOOM_CHANNEL_TOKEN=(\S+) python -m flows\.worker (.*)
 
 
 class AskingProblem(Problem):
-    """Trains nothing, and writes down how long it waited for each trial, in seconds.
+    """A problem that trains nothing and writes the seconds of each request to a file.
 
     Args:
-        out: The file.
+        out: The path of the file.
     """
 
     metrics = (Metric("score"),)
@@ -56,41 +56,41 @@ class AskingProblem(Problem):
 
     def train_many(self, job: Job) -> None:
         """Finishes each trial at once."""
-        ask, taken = job._channel.next_trial, []
+        ask, times = job._channel.next_trial, []
 
         def timed() -> object:
             began = time.perf_counter()
             answer = ask()
-            taken.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - began)
             return answer
 
         job._channel.next_trial = timed  # type: ignore[assignment]
         for run in job.trials():
             run.finish(score=run.point["x"])
-        if len(taken) > 1:  # a finalist's job asks nothing
-            Path(self.out).write_text("\n".join(map(str, taken[:-1])))
+        if len(times) > 1:  # a finalist's job has one trial and makes no request
+            Path(self.out).write_text("\n".join(map(str, times[:-1])))
 
 
-def round_trips(n: int) -> list[float]:
-    """Seconds of requests to the channel's server that nobody takes in."""
+def round_trips_s(n: int) -> list[float]:
+    """Returns the seconds of empty requests to the channel's server."""
     server = ChannelServer("127.0.0.1", 0, "token")
 
     async def nothing(body: dict[str, object]) -> dict[str, object]:
         return {}
 
     server.start({"/nothing": nothing})
-    connection, taken = Connection(f"http://127.0.0.1:{server.port}", "token"), []
+    connection, times = Connection(f"http://127.0.0.1:{server.port}", "token"), []
     for _ in range(n):
         began = time.perf_counter()
         connection.post("/nothing", b"{}", 10.0)
-        taken.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - began)
     connection.close()
     server.close()
-    return taken
+    return times
 
 
-def asks_of_loop(runner: str) -> list[float]:
-    """Seconds of each question of a job to a loop without Prefect."""
+def controller_requests_s(runner: str) -> list[float]:
+    """Returns the seconds of each request of a job to a controller without Prefect."""
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="channel-") as folder:
         out, name, workers = f"{folder}/asks", "search", []
         files = open_root(folder).subfolder(name)
@@ -119,19 +119,19 @@ def asks_of_loop(runner: str) -> list[float]:
 
 
 def worker(pairs: Sequence[str], token: str) -> subprocess.Popen[bytes]:
-    """Returns a worker's command."""
+    """Starts a worker."""
     given = [sys.executable, "-m", "flows.worker", *pairs]
     return subprocess.Popen(given, env=environment(HEIRLOOM_CHANNEL_TOKEN=token), stderr=subprocess.DEVNULL)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, in which the problem of this module can be imported."""
+    """Returns the environment in which this module can be imported."""
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def asks_of_command(runner: str) -> list[float]:
-    """Seconds of each question of a job to the command."""
+def command_requests_s(runner: str) -> list[float]:
+    """Returns the seconds of each request of a job to the command."""
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="channel-") as folder:
         out, err = f"{folder}/asks", Path(folder) / "err"
         command = [
@@ -156,15 +156,15 @@ def asks_of_command(runner: str) -> list[float]:
 def main() -> None:
     """Prints the table."""
     print("| | p50 | p99 |\n| --- | --- | --- |")
-    for what, taken in (
-        ("HTTP round trip on loopback", round_trips(2_000)[100:]),
-        ("an ask over the channel, the loop alone", asks_of_loop("remote")),
-        ("an ask over the pipe, the loop alone", asks_of_loop("processes")),
-        ("an ask over the channel (runner=remote)", asks_of_command("remote")),
-        ("an ask over the pipe (runner=processes)", asks_of_command("processes")),
+    for name, times in (
+        ("HTTP round trip on loopback", round_trips_s(2_000)[100:]),
+        ("an ask over the channel, the loop alone", controller_requests_s("remote")),
+        ("an ask over the pipe, the loop alone", controller_requests_s("processes")),
+        ("an ask over the channel (runner=remote)", command_requests_s("remote")),
+        ("an ask over the pipe (runner=processes)", command_requests_s("processes")),
     ):
-        p99 = statistics.quantiles(taken, n=100)[98]
-        print(f"| {what} | {statistics.median(taken) * 1000:.2f} ms | {p99 * 1000:.2f} ms |", flush=True)
+        p99 = statistics.quantiles(times, n=100)[98]
+        print(f"| {name} | {statistics.median(times) * 1000:.2f} ms | {p99 * 1000:.2f} ms |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What tells how long a network graph trains: its FLOPs, its activations, or both together.
+"""Models of a network graph's training time: its FLOPs, its activations, or both.
 
-    python benchmarks/epoch_time.py   # a minute
+    $ python benchmarks/epoch_time.py   # a minute
 
-Networks of ``problem=fashion_mnist``: the one made by hand of ``benchmarks/headline.py``, draws of the space, and what
-6 to 60 random moves make of a draw, as a search does that grows networks; half of them with at most 20 million FLOPs.
-Each does steps of training on 128 random images, in the precision and with as many threads as torch takes here. The
-median step times 390 is an epoch of 50,000 images, loading and scoring aside.
+The networks are the hand-made one of ``benchmarks/headline.py``, and samples of the space of ``problem=fashion_mnist``.
+Most samples are followed by 6 to 60 random moves, as in a search. Half of them have at most 20 million FLOPs. Each
+trains on batches of 128 random images, in torch's default precision and number of threads. The median step times 390
+is an epoch of 50,000 images, without loading and scoring.
 
-The models are ``seconds = a * FLOPs + b * activations`` with a, b of at least 0 and the least relative errors, whose
-root mean square is printed. ``--networks`` also prints each network.
+The models are ``seconds = a * FLOPs + b * activations`` with non-negative a and b and the least squared relative error.
+The root mean square of the error is printed. ``--networks`` also prints each network.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ MODELS = {"FLOPs": ["flops"], "activations": ["activations"], "both": ["flops", 
 
 
 def networks() -> Iterator[Network]:
-    """What is measured, always the same."""
+    """Yields the networks to measure, the same in each run."""
     rng = random.Random(5)
     yield HAND
-    for place in range(N_DRAWS + N_GROWN):
-        space = image_graphs(FashionMnistProblem.image_shape, FLOPS[place % 2])
+    for index in range(N_DRAWS + N_GROWN):
+        space = image_graphs(FashionMnistProblem.image_shape, FLOPS[index % 2])
         variation = Variation.of(space.sample(rng))
-        for _ in range(rng.randint(6, 60) if place >= N_DRAWS else 0):
+        for _ in range(rng.randint(6, 60) if index >= N_DRAWS else 0):
             variation = space.vary(variation, rng)
         yield space.network(variation.point)
 
 
 def epoch_s(network: Network) -> float:
-    """Seconds of an epoch of training."""
+    """Returns the seconds of an epoch of training."""
     scale = {"pixel_mean": FashionMnistProblem.pixel_mean, "pixel_std": FashionMnistProblem.pixel_std}
     module, rounding = ImageGraph(network, **scale), precision_of("auto", "cpu")
     optimizer = optimizer_of(module, {"learning_rate": 0.01})
@@ -71,15 +71,15 @@ def epoch_s(network: Network) -> float:
 
 
 def main() -> None:
-    """Measures all, fits each model, prints."""
+    """Measures the networks, fits the models and prints both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", action="store_true")
-    shows = parser.parse_args().networks
+    prints_networks = parser.parse_args().networks
     torch.manual_seed(0)
     rows = []
     for network in networks():
         rows.append({"s": epoch_s(network), "flops": network.flops / 1e6, "activations": network.activations / 1e3})
-        if shows:
+        if prints_networks:
             n_nodes = len(network.nodes)
             print(
                 "{s:6.1f} s {flops:6.1f} million FLOPs {activations:7.0f} thousand activations".format(**rows[-1]),

@@ -1,13 +1,15 @@
-"""Whether a final should begin with the weights of the search: the same finalist from them, and from scratch.
+"""Gain of finals that start with the weights of the search, compared with finals from scratch.
 
-    python benchmarks/finals.py --data DIR               # 8 seeds, what is missing of them: 5 minutes each on a core
-    python benchmarks/finals.py                          # the table of the rows that are kept
+    $ python benchmarks/finals.py --data DIR     # runs the missing ones of 8 seeds: 5 minutes each on a core
+    $ python benchmarks/finals.py                # prints the results so far
 
-``DIR`` holds the four files of Fashion-MNIST. A search by ``network_morphism`` of 16 cheap trials on the first 12,000
-images (of which a sixth is for validation), networks of up to 40 million FLOPs; its best is trained again for 10
-epochs, with ``policy=warm_final`` and with the plan of the default. Both commands have the seed, so that their searches
-come to the same network; a pair that does not is an error. Each row of docs/finals.csv is one final, tested on the
-10,000 test images. Told is the mean difference of the pairs, with its 95 % confidence interval.
+``DIR`` holds the four files of Fashion-MNIST. For each seed, ``network_morphism`` searches with 16 cheap trials on the
+first 12,000 images, a sixth of them for validation. Networks have at most 40 million FLOPs. The best one is trained
+again for 10 epochs, with ``policy=warm_final`` and with the default plan. Both commands have the same seed, so that
+their searches find the same network; a difference is an error.
+
+Each row of docs/finals.csv is one final, tested on the 10,000 test images. The mean difference of the pairs is printed
+with its 95 % confidence interval.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def cut(data: Path, folder: Path) -> None:
-    """The files of the data, with the first training images alone."""
+def copy_images(data: Path, folder: Path) -> None:
+    """Copies the data files with only the first ``N_IMAGES`` training images."""
     for path in data.glob("*-ubyte.gz"):
         content = path.read_bytes()
         if path.name.startswith("train"):
             whole = gzip.decompress(content)
-            head = 4 + 4 * whole[3]  # the kind of numbers, how many dimensions, and as many lengths
+            head = 4 + 4 * whole[3]  # the type, the number of dimensions, and their lengths
             size = math.prod(struct.unpack(f">{whole[3] - 1}i", whole[8:head]))
             kept = whole[:4] + struct.pack(">i", N_IMAGES) + whole[8 : head + N_IMAGES * size]
             content = gzip.compress(kept, compresslevel=1)
@@ -57,14 +59,14 @@ def cut(data: Path, folder: Path) -> None:
 
 
 def pair(task: tuple[Path, int]) -> list[dict[str, object]]:
-    """Both finals of one seed."""
+    """Runs both finals of one seed and returns their rows."""
     data, seed = task
     rows: list[dict[str, object]] = []
     networks = set()
     with tempfile.TemporaryDirectory(prefix="heirloom-finals-") as scratch:
         images = Path(scratch, "images")
         images.mkdir()
-        cut(data, images)
+        copy_images(data, images)
         for start, plan in PLANS.items():
             root = Path(scratch, start)
             given = (f"problem.data_root={images}", f"storage.root={root}", f"seed={seed}", plan)
@@ -87,37 +89,37 @@ def pair(task: tuple[Path, int]) -> list[dict[str, object]]:
                 }
             )
     if len(networks) > 1:
-        raise SystemExit(f"seed {seed}: its two searches came to different networks, so their finals are no pair")
+        raise SystemExit(f"seed {seed}: its two searches found different networks, so their finals cannot be compared")
     return rows
 
 
 def show(rows: Sequence[dict[str, str]]) -> None:
-    """The mean of each start, and of the differences within a seed, in points of accuracy."""
-    by = {(row["seed"], row["start"]): row for row in rows}
-    seeds = [seed for seed, start in by if start == "warm" and (seed, "cold") in by]
+    """Prints the mean accuracies and the mean of the differences within a seed, in points."""
+    table = {(row["seed"], row["start"]): row for row in rows}
+    seeds = [seed for seed, start in table if start == "warm" and (seed, "cold") in table]
     if not seeds:
         print("no pairs yet; give --data DIR")
         return
     for score in SCORES:
-        means = {start: statistics.mean(100 * float(by[seed, start][score]) for seed in seeds) for start in PLANS}
-        gains = [100 * (float(by[seed, "warm"][score]) - float(by[seed, "cold"][score])) for seed in seeds]
-        told = f"{statistics.mean(gains):+.2f}"
+        means = {start: statistics.mean(100 * float(table[seed, start][score]) for seed in seeds) for start in PLANS}
+        gains = [100 * (float(table[seed, "warm"][score]) - float(table[seed, "cold"][score])) for seed in seeds]
+        gain = f"{statistics.mean(gains):+.2f}"
         if len(seeds) > 1:
             error = statistics.stdev(gains) / len(seeds) ** 0.5 * student.ppf(0.975, len(seeds) - 1)
-            told += f" +- {error:.2f}"
-        print(f"{score:10}  warm {means['warm']:.2f}  cold {means['cold']:.2f}  gain {told} ({len(seeds)} pairs)")
+            gain += f" +- {error:.2f}"
+        print(f"{score:10}  warm {means['warm']:.2f}  cold {means['cold']:.2f}  gain {gain} ({len(seeds)} pairs)")
 
 
 def main() -> None:
-    """Reads the arguments, runs what is missing, prints."""
+    """Runs the missing pairs and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.data is not None:
-        there = {int(row["seed"]) for row in RESULTS.kept()}
-        tasks = [(arguments.data.resolve(), seed) for seed in range(arguments.seeds) if seed not in there]
+        done_seeds = {int(row["seed"]) for row in RESULTS.kept()}
+        tasks = [(arguments.data.resolve(), seed) for seed in range(arguments.seeds) if seed not in done_seeds]
         for n_done in RESULTS.run(pair, tasks, arguments.processes):
             print(f"{n_done} of {len(tasks)} pairs", flush=True)
     show(RESULTS.kept())

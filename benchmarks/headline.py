@@ -1,22 +1,26 @@
-"""How good a network is found from nothing in a given time: Fashion-MNIST, two cores.
+"""Test accuracy of networks found in a given time: Fashion-MNIST, two cores.
 
-    python benchmarks/headline.py --data DIR                          # 20 minutes, 3 seeds, all arms: 4 hours
-    python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
-    python benchmarks/headline.py                                     # the table of the results that are kept
+    $ python benchmarks/headline.py --data DIR                          # 20 minutes, 3 seeds, all arms: 4 hours
+    $ python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
+    $ python benchmarks/headline.py                                     # prints the results so far
 
-``DIR`` holds the four files; ``--results`` names another csv file for runs of your own. Each row of docs/headline.csv
-is one run of a command, with nothing beside it but what docs/benchmarks.md says. The arms: the search by
-``network_morphism``; by ``random`` on the same space; and ``hand``, a network made by hand (five 3x3 convolutions of
-32, 32, 64, 64 and 128 channels with batch-norm), trained alone for the same time, which is as many epochs as that has
-room for by a run of two. Both searches have the options of their row: an hour has two finals of 24 epochs; half an hour
-or less has one trial at a time, on both cores, networks of half the FLOPs of the one made by hand and, where they grow,
-no more activations, and one final that goes on from its trial's weights. That has a third of the epochs of the network
-made by hand where each trial has gone on from its parent's weights, and four fifths of them where it was drawn and has
-had one epoch.
+``DIR`` holds the four files; ``--results`` names another csv file for your own runs. Each row of docs/headline.csv is
+one run of a command. Nothing else runs beside it, except what docs/benchmarks.md names.
 
-Machines differ by seven times: ``epoch_s`` is what an epoch of the network made by hand took on this one, in
-``precision``. So arms are compared within a seed that one kind of machine ran all of; a seed that has no such rows
-is run here, but for those of its arms that this kind of machine ran.
+The arms are ``network_morphism``, ``random`` on the same space, and ``hand``. ``hand`` trains a single hand-made
+network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm. Its number
+of epochs is computed from a run of two epochs.
+
+Both searches have the options of their row:
+
+* One hour: two finals of 24 epochs.
+* Half an hour or less: one trial at a time on both cores, and one final, which continues its trial's weights.
+  Networks have at most half the FLOPs of the hand-made one, and in ``network_morphism`` no more activations. The
+  final's epochs are a share of those of the hand-made network. The share is 1/3 if trials inherit weights, else 4/5.
+
+Machines differ in speed by a factor of seven. ``epoch_s`` is the time of an epoch of the hand-made network, in
+``precision``. So arms are compared only within a seed, and only if machines of one kind ran all arms. If no such rows
+exist for a seed, the arms that this kind of machine has not run are run.
 """
 
 from __future__ import annotations
@@ -51,31 +55,31 @@ RESULTS = Path(__file__).parents[1] / "docs" / "headline.csv"
 ARMS = ("network_morphism", "random", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 SHORT_MINUTES = 30.0
-"""A search that has no more than these has time for one final."""
+"""The greatest duration of a search with a single final."""
 SHORT_SHARES = {"network_morphism": 1 / 3, "random": 0.8}
-"""Of the epochs that the network made by hand has: what a final has in a short one."""
+"""The epochs of a short search's final, as a share of the hand-made network's."""
 LONG_EPOCHS_PER_MINUTE = 0.4
-"""Of a final of a longer one, which has two: 24 epochs in an hour."""
+"""The epochs of each final of a longer search: 24 in an hour."""
 ALONE = ("slots=1", "threads=2")
 SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000")
 SHORT_OF = {"network_morphism": (*SHORT, "problem.max_activations=250000"), "random": SHORT}
-"""As many activations as the network made by hand has; of draws of the space five in a thousand have more."""
+"""The limit is the activations of the hand-made network; 0.5 % of the samples have more."""
 SAME_KIND = 1.25
-"""Machines of one kind differ in the seconds of an epoch by at most so many times."""
+"""The greatest ratio of ``epoch_s`` within one kind of machine."""
 RESERVE = 0.97
-"""The share of the time that the network made by hand trains; the rest is for loading, testing and the export."""
+"""The hand-made network's share of time for training, without loading, testing and export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One arm to run once.
+    """One run of one arm.
 
     Attributes:
-        arm: Of ``ARMS``.
+        arm: One of ``ARMS``.
         data: The folder of the four files.
-        minutes: In all.
-        seed: Of the search.
-        machine: Its ``precision``, and the seconds of an epoch of the network made by hand (``epoch_s``).
+        minutes: The time of the whole run.
+        seed: The seed of the search.
+        machine: The machine's ``precision`` and ``epoch_s``.
     """
 
     arm: str
@@ -86,26 +90,26 @@ class Task:
 
 
 def options_of(arm: str, minutes: float) -> tuple[str, ...]:
-    """What the command of a search is given beside its hours and the epochs of a final."""
+    """Returns the options of an arm's command."""
     return SHORT_OF.get(arm, ()) if minutes <= SHORT_MINUTES else ()
 
 
 def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
-    """Of the network made by hand, or of a final."""
-    by_hand = 60 * minutes * RESERVE / epoch_s
+    """Returns the epochs of the hand-made network or of a final."""
+    n_epochs = 60 * minutes * RESERVE / epoch_s
     if arm != "hand" and minutes > SHORT_MINUTES:
         return round(LONG_EPOCHS_PER_MINUTE * minutes)
-    return max(1, int(by_hand * SHORT_SHARES.get(arm, 1.0)))
+    return max(1, int(n_epochs * SHORT_SHARES.get(arm, 1.0)))
 
 
-def searched(arm: str, data: Path, minutes: float, seed: int, root: str, n_epochs: int) -> None:
-    """Runs a search by the command."""
+def run_tuner(arm: str, data: Path, minutes: float, seed: int, root: str, n_epochs: int) -> None:
+    """Runs the search of a tuner."""
     given = (f"seed={seed}", f"problem.n_epochs={n_epochs}", *options_of(arm, minutes))
     run(data, root, f"+tuner={arm}", f"budget.hours={minutes / 60}", *given)
 
 
 def trained_by_hand(data: Path, seed: int, root: str, n_epochs: int) -> None:
-    """Trains the one network for so many epochs."""
+    """Trains the hand-made network for ``n_epochs`` epochs."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
         json.dump([{"network": HAND.to_json(), "learning_rate": 0.05}], points)
         points.flush()
@@ -114,7 +118,7 @@ def trained_by_hand(data: Path, seed: int, root: str, n_epochs: int) -> None:
 
 
 def epoch_seconds(data: Path) -> float:
-    """What an epoch of the network made by hand takes on this machine, its scoring included."""
+    """Returns the seconds of an epoch of the hand-made network on this machine, with scoring."""
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
         trained_by_hand(data, 0, root, n_epochs=2)
         [trial] = records_of(root).load()[0]
@@ -122,31 +126,34 @@ def epoch_seconds(data: Path) -> float:
 
 
 def precision() -> str:
-    """What this machine trains in, where nobody says."""
+    """Returns the default precision of this machine."""
     with precision_of("auto", "cpu"):
         return "bfloat16" if torch.is_autocast_enabled("cpu") else "float32"
 
 
 def records_of(root: str) -> Records:
-    """Of the one search below a root."""
+    """Returns the records of the only search under a root."""
     [folder] = Path(root).iterdir()
     return Records(open_root(str(folder)))
 
 
 def run(data: Path, root: str, *overrides: str) -> None:
-    """The command, as a user gives it."""
+    """Runs the search command."""
     given = ["problem=fashion_mnist", f"problem.data_root={data}", f"storage.root={root}"]
     subprocess.run([sys.executable, "-m", "flows.search", *given, *overrides], check=True)
 
 
 def are_of_one_kind(rows: list[dict[str, str]]) -> bool:
-    """Returns whether one kind of machine ran them."""
+    """Returns whether machines of one kind ran all rows."""
     seconds = [float(one["epoch_s"]) for one in rows]
     return len({one["precision"] for one in rows}) == 1 and max(seconds) <= SAME_KIND * min(seconds)
 
 
-def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequence[str]) -> list[dict[str, str]]:
-    """Returns a row an arm, with the options of today, that one kind of machine ran; none where an arm is missing."""
+def comparable(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequence[str]) -> list[dict[str, str]]:
+    """Returns one row for each arm, or an empty list if one is missing.
+
+    The rows have today's options, and machines of one kind ran them.
+    """
     found = [
         [
             one
@@ -160,32 +167,32 @@ def compared(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequen
 
 
 def tasks_of(rows: list[dict[str, str]], data: Path, minutes: float, seeds: list[int], arms: list[str]) -> list[Task]:
-    """What is to run: of each seed that no kind of machine ran all arms of, those that this kind has not run."""
-    if not (missing := [seed for seed in seeds if not compared(rows, minutes, seed, arms)]):
+    """Returns the missing runs: those that this kind of machine has not done of incomplete seeds."""
+    if not (missing := [seed for seed in seeds if not comparable(rows, minutes, seed, arms)]):
         return []
     here = {"precision": precision(), "epoch_s": f"{epoch_seconds(data):.1f}"}
     ran_here = [one for one in rows if are_of_one_kind([one, here])]
     return [
         Task(arm=arm, data=data, minutes=minutes, seed=seed, machine=here)
         for seed in missing
-        # All of them where each has a row near this machine's, but two rows are too far apart.
-        for arm in [arm for arm in arms if not compared(ran_here, minutes, seed, [arm])] or arms
+        # All arms again, if each has a row of a similar machine, but two of these rows differ too much.
+        for arm in [arm for arm in arms if not comparable(ran_here, minutes, seed, [arm])] or arms
     ]
 
 
 def row(task: Task) -> list[dict[str, object]]:
-    """Runs one arm once."""
+    """Runs a task and returns its row."""
     arm, data, minutes, seed = task.arm, task.data, task.minutes, task.seed
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
         n_epochs = epochs_of(arm, minutes, float(task.machine["epoch_s"]))
         if arm == "hand":
             trained_by_hand(data, seed, root, n_epochs)
         else:
-            searched(arm, data, minutes, seed, root, n_epochs)
+            run_tuner(arm, data, minutes, seed, root, n_epochs)
         records = records_of(root)
         trials, _ = records.load()
         best = newest_best(records)
-        assert best is not None, "the command has exported nothing"
+        assert best is not None, "the search has no export"
         winner = trials[best["trial"]]
         known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm, minutes))}
         found = {
@@ -203,12 +210,12 @@ def row(task: Task) -> list[dict[str, object]]:
 
 
 def show(rows: list[dict[str, str]]) -> None:
-    """The table, a line an arm and time."""
+    """Prints a line for each arm and time."""
     for minutes in sorted({float(one["minutes"]) for one in rows}):
         for arm, options, rounding in dict.fromkeys((one["arm"], one["options"], one["precision"]) for one in rows):
-            wanted = (minutes, arm, options, rounding)
+            key = (minutes, arm, options, rounding)
             found = [
-                one for one in rows if (float(one["minutes"]), one["arm"], one["options"], one["precision"]) == wanted
+                one for one in rows if (float(one["minutes"]), one["arm"], one["options"], one["precision"]) == key
             ]
             if not found:
                 continue
@@ -224,19 +231,19 @@ def show(rows: list[dict[str, str]]) -> None:
             for one in found:
                 print(f"  seed {one['seed']}, epoch {one['epoch_s']} s: the winner and its ancestors: {one['line']}")
         for seed in sorted({int(one["seed"]) for one in rows}):
-            if together := compared(rows, minutes, seed, ARMS):
+            if together := comparable(rows, minutes, seed, ARMS):
                 told = ", ".join(f"{one['arm']} {100 * float(one['test']):.2f}" for one in together)
                 print(f"{minutes:g} min, seed {seed}, {together[0]['precision']}: {told}")
 
 
 def main() -> None:
-    """Reads the arguments, runs what is missing one after the other, prints."""
+    """Runs the missing tasks and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--arms", default=",".join(ARMS))
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the csv file; another one for your own runs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the csv file (another one for your own runs)")
     arguments = parser.parse_args()
     results = Results(path=arguments.results, fields=FIELDS)
     if arguments.data is not None:

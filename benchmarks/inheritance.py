@@ -1,13 +1,14 @@
-"""What morphisms, inheritance, digests and distances of networks cost, and how exact morphisms are.
+"""Costs of morphisms, inheritance, digests and distances of networks, and the accuracy of morphisms.
 
-    python benchmarks/inheritance.py                 # the costs: under a minute
-    python benchmarks/inheritance.py --chains 10000  # and what is missing of so many chains: 0.1 s each and core
+    $ python benchmarks/inheritance.py                 # costs: under a minute
+    $ python benchmarks/inheritance.py --chains 10000  # also runs the missing chains: 0.1 s each on a core
 
-A chain is twenty random morphisms of a small network with random weights in float32. Told is by how much its outputs
-for eight random examples differ from the first network's in the end, as a share of the greatest output: in eval mode,
-and in train mode where all of the chain promises it, as every second one is made to. Each row of docs/morphisms.csv is
-a hundred chains, counted by the power of ten that their error is below; rows that are there are not run again. Costs
-are processor time of one thread.
+A chain is twenty random morphisms of a small network with random weights in float32. Eight random examples are given
+to the network before and after. The error is the greatest difference of the outputs, as a share of the greatest
+output. It is measured in eval mode, and also in train mode if all operations are exact there (every second chain).
+
+Each row of docs/morphisms.csv counts the errors of a hundred chains by powers of ten. Existing rows are not run again.
+Costs are processor time of one thread.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ STARTS = (
 
 
 def chain(seed: int) -> tuple[int, float, float | None]:
-    """Returns the number of operations, and the errors in eval mode and, where it is promised, in train mode."""
+    """Returns the number of operations and the errors in eval and train mode (or None)."""
     rng = random.Random(seed)
     start = network = rng.choice(STARTS)
     operations = []
@@ -82,7 +83,7 @@ def chain(seed: int) -> tuple[int, float, float | None]:
 
 
 def error(start: Network, weights: Weights, child: Network, morphed: Weights, x: torch.Tensor, *, train: bool) -> float:
-    """Returns the greatest difference of the outputs, as a share of the greatest output."""
+    """Returns the greatest difference of the outputs as a share of the greatest output."""
     outputs = []
     for network, state in ((start, weights), (child, morphed)):
         with torch.device("meta"):
@@ -110,7 +111,7 @@ def block(first_seed: int) -> list[dict[str, object]]:
 
 
 def run(n_chains: int, n_processes: int) -> None:
-    """Runs the blocks that have no row yet, and appends theirs as they come."""
+    """Runs the blocks that have no row yet and appends their rows."""
     there = {int(row["first_seed"]) for row in RESULTS.kept()}
     tasks = [seed for seed in range(0, n_chains, BLOCK) if seed not in there]
     for done in RESULTS.run(block, tasks, n_processes):
@@ -118,7 +119,7 @@ def run(n_chains: int, n_processes: int) -> None:
 
 
 def print_errors() -> None:
-    """The distribution of what is kept, by mode."""
+    """Prints the distribution of the errors in each mode."""
     for mode in ("eval", "train"):
         rows = [row for row in RESULTS.kept() if row["mode"] == mode]
         n_chains = sum(int(row["chains"]) for row in rows)
@@ -132,7 +133,7 @@ def print_errors() -> None:
 
 
 def seconds(call: Callable[[], object], n: int) -> float:
-    """Of this process, the median of n calls."""
+    """Returns the median processor time of ``n`` calls."""
     taken = []
     for _ in range(n):
         start = time.process_time()
@@ -142,7 +143,7 @@ def seconds(call: Callable[[], object], n: int) -> float:
 
 
 def large(width: int, n_layers: int = 22) -> nn.Module:
-    """Returns a chain of convolutions and norms; 49.6 million parameters at a width of 512."""
+    """Returns a chain of convolutions and norms, with 49.6 million parameters at width 512."""
     layers: list[nn.Module] = []
     for place in range(n_layers):
         layers += [nn.Conv2d(width if place else 1, width, 3), nn.BatchNorm2d(width)]
@@ -150,7 +151,7 @@ def large(width: int, n_layers: int = 22) -> nn.Module:
 
 
 def print_costs() -> None:
-    """What inheriting, digests and distances take."""
+    """Prints the costs of inheritance, digests and distances."""
     torch.set_num_threads(1)
     donor = large(512)
     n_parameters = sum(parameter.numel() for parameter in donor.parameters())
@@ -167,16 +168,16 @@ def print_costs() -> None:
             network = network if move is None else move.network
         networks.append(network)
     sizes = [len(network.nodes) for network in networks]
-    told = f"of {min(sizes)} to {max(sizes)} nodes, {math.floor(statistics.mean(sizes))} on average"
+    described = f"of {min(sizes)} to {max(sizes)} nodes, {math.floor(statistics.mean(sizes))} on average"
     taken = seconds(lambda: [digest(network) for network in networks], 9)
-    print(f"digests of networks {told}: {len(networks) / taken:,.0f} a second")
+    print(f"digests of networks {described}: {len(networks) / taken:,.0f} a second")
     steps = [steps_of(network) for network in networks]
     pairs = [(one, other) for one in range(0, 200, 7) for other in range(200)]
 
     def measure() -> list[float]:
         return [edit_distance(steps[one], steps[other]) for one, other in pairs]
 
-    for when, n in (("the first time", 1), ("again, as layers that were compared are remembered", 3)):
+    for when, n in (("the first time", 1), ("again, with cached layer distances", 3)):
         print(f"distances of two of them, {when}: {len(pairs) / seconds(measure, n):,.0f} pairs a second")
 
 

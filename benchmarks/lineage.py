@@ -1,10 +1,10 @@
-"""How long it takes to load a lineage, and to find the best donor for a new network.
+"""Time to load a lineage, and to find the best donor for a new network.
 
-    python benchmarks/lineage.py             # ten searches of 10,000 trials: minutes, most to write 300,000 files
+    $ python benchmarks/lineage.py             # ten searches of 10,000 trials: minutes, most to write 300,000 files
 
-Records are as Heirloom writes them, of networks with 200 tensors that descend from one another by one change each, with
-weights in up to 16 packs. Beside each figure stands the machine's own limit, taken in the same run: the raw reading of
-as many files of the same size, and for a question the opening of as many names as it looks up.
+The records are as Heirloom writes them. Networks have 200 tensors and weights in up to 16 packs, and each differs from
+its parent by one change. The machine's own limit, taken in the same run, is printed beside each figure. For loading,
+it is a raw read of as many files of the same size. For a query, it is opening as many names as the query looks up.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from nas.inheritance.donors.index import DonorIndex
 from nas.inheritance.donors.similarity import common_layers
 from nas.storage.manifest import TensorEntry
 from nas.storage.open import open_root
-from nas.storage.record_format import encode_record
+from nas.storage.record_format import FORMAT, encode_record
 from nas.storage.records import Records
 from nas.storage.signature import Signature
 
 N_SEARCHES = 10
 N_TRIALS = 10_000
-N_QUESTIONS = 200
+N_QUERIES = 200
 MAX_PACKS = 16
-N_BLOCKS = 40  # of a convolution and a batch-norm: five tensors
+N_BLOCKS = 40  # each has a convolution and a batch-norm: five tensors
 
 Widths = list[int]
 
 
 def network(widths: Widths) -> dict[str, TensorEntry]:
-    """Returns the tensors of a chain of blocks, without weights."""
+    """Returns the manifest entries of a chain of blocks."""
     shapes: dict[str, tuple[int, ...]] = {}
     for block, (before, width) in enumerate(zip([3, *widths], widths, strict=False)):
         shapes[f"blocks.{block}.conv.weight"] = (width, before, 3, 3)
@@ -51,16 +51,16 @@ def network(widths: Widths) -> dict[str, TensorEntry]:
 
 
 def child(widths: Widths, rng: random.Random) -> Widths:
-    """Returns the same but for one width."""
+    """Returns the widths with one of them changed."""
     place = rng.randrange(len(widths))
     return [*widths[:place], rng.randrange(8, 512, 8), *widths[place + 1 :]]
 
 
 def write_search(folder: Path, rng: random.Random) -> list[Widths]:
-    """Writes a search of N_TRIALS finished trials, not durably; gives their networks."""
+    """Writes a search of ``N_TRIALS`` finished trials, without fsync, and returns their networks."""
     (folder / "trials").mkdir(parents=True)
     header = {
-        "format": 1,
+        "format": FORMAT,
         "identity": {"problem": {"target": "benchmark"}, "space": {"type": "none"}, "policy": [{"name": "search"}]},
         "metrics": [{"name": "accuracy", "direction": "maximize"}],
     }
@@ -85,7 +85,7 @@ def write_trial(folder: Path, trial: Trial) -> None:
 
 
 def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Random) -> Trial:
-    """Returns a trial as evolution would leave it."""
+    """Returns a finished trial, as evolution makes it."""
     stem = f"{number:06d}-{rng.randbytes(4).hex()}"
 
     def reference(path: str) -> Reference:
@@ -125,7 +125,7 @@ def finished(number: int, parent: Trial | None, widths: Widths, rng: random.Rand
 
 
 def raw_reading_s(folder: Path) -> float:
-    """Lists the folder and reads every proposal and result."""
+    """Returns the seconds to list the folder and read all proposals and results."""
     began = time.perf_counter()
     for name in os.listdir(folder):
         if name.endswith((".proposal.json", ".result.json")):
@@ -136,7 +136,7 @@ def raw_reading_s(folder: Path) -> float:
 
 
 def raw_opening_s(folder: Path, n: int) -> float:
-    """Opens as many names that are not there."""
+    """Returns the seconds to open ``n`` missing files."""
     began = time.perf_counter()
     for number in range(n):
         try:
@@ -147,7 +147,7 @@ def raw_opening_s(folder: Path, n: int) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Returns the seconds of a call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -166,22 +166,22 @@ def main() -> None:
         load = statistics.median(seconds(records.load) for _ in range(3))
 
         index = DonorIndex(open_root(folder), "search-0", others="all")
-        wanted = [Signature.of(network(child(rng.choice(rng.choice(networks)), rng))) for _ in range(N_QUESTIONS)]
-        build = seconds(lambda: index.best_donor(wanted[0]))
-        quiet = [seconds(lambda w=w: index.best_donor(w)) for w in wanted]  # type: ignore[misc]
+        signatures = [Signature.of(network(child(rng.choice(rng.choice(networks)), rng))) for _ in range(N_QUERIES)]
+        build = seconds(lambda: index.best_donor(signatures[0]))
+        idle = [seconds(lambda w=w: index.best_donor(w)) for w in signatures]  # type: ignore[misc]
         busy = []
-        for number, signature in enumerate(wanted[:50]):
+        for number, signature in enumerate(signatures[:50]):
             write_trial(root / "search-0", finished(N_TRIALS + number, None, child(networks[0][0], rng), rng))
             busy.append(seconds(lambda s=signature: index.best_donor(s)))  # type: ignore[misc]
         opening = statistics.median(raw_opening_s(trials, 2 * N_SEARCHES) for _ in range(20))
-        everywhere = seconds(lambda: index.best_donor(wanted[0], measure=common_layers))
+        everywhere = seconds(lambda: index.best_donor(signatures[0], measure=common_layers))
 
     n = N_SEARCHES * N_TRIALS
     print(f"result records: {statistics.median(sizes):.0f} bytes, at most {max(sizes)}")
     print("\n| what | measured | machine's limit | target |\n| --- | --- | --- | --- |")
     print(f"| load the lineage of {N_TRIALS:,} trials | {load:.2f} s | {raw:.2f} s (raw reading) | under 3 s |")
     print(f"| build the index of {n:,} checkpoints | {build:.1f} s | {N_SEARCHES * raw:.1f} s (raw reading) | |")
-    for what, found in (("best donor", quiet), ("the same right after a commit", busy)):
+    for what, found in (("best donor", idle), ("the same right after a commit", busy)):
         median, worst = 1000 * statistics.median(found), 1000 * max(found)
         limit = f"{1000 * opening:.2f} ms (raw opening)"
         print(f"| {what} among {n:,} | {median:.1f} ms, at worst {worst:.1f} | {limit} | under 50 ms |")

@@ -1,4 +1,4 @@
-"""A problem that trains nothing: what a trial costs beside its training."""
+"""A problem that trains nothing, to measure the overhead of a trial."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How much of the front NSGA-II finds beside random search: NAS-Bench-201, accuracy and FLOPs.
+"""Hypervolume of the fronts that NSGA-II and random search find: NAS-Bench-201, accuracy and FLOPs.
 
-    python benchmarks/objectives.py --data DIR            # what is missing, then the table
-    python benchmarks/objectives.py                       # the table of the results that are kept
+    $ python benchmarks/objectives.py --data DIR            # runs what is missing, then prints the table
+    $ python benchmarks/objectives.py                       # prints the results so far
 
-``DIR`` holds ``nasbench201_cifar10.parquet``. A search sees the validation accuracy after 12 epochs, which it
-maximizes, and the FLOPs of the cell's network, which it minimizes. What is told is the hypervolume of the front of the
-first N trials as a share of that of the whole table's front, to the reference point of 10 % (chance) and the greatest
-FLOPs of the table. Each row of docs/objectives.csv is one search (tuner, slots, seed) after N trials; a search that
-is there is not run again.
+``DIR`` holds ``nasbench201_cifar10.parquet``. A search maximizes the validation accuracy after 12 epochs, and minimizes
+the FLOPs of the cell's network. The table shows the hypervolume of the first N trials' front, as a share of that of the
+whole benchmark. The reference point is 10 % (chance) and the greatest FLOPs of the table.
+
+Each row of docs/objectives.csv is one search (tuner, slots, seed) after N trials. Existing searches are not run again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SIZES = (50, 100, 200, 400)
 SLOTS = (1, 16)
 CHANCE = 10.0
 TUNERS = {"random": Spec("nas.tuners.random.RandomTuner"), "nsga2": Spec("nas.tuners.nsga2.Nsga2Tuner")}
-"""With the defaults of conf/tuner."""
+"""The arguments are the defaults of conf/tuner."""
 Row = dict[str, str | float]
 
 
 @cache
 def problem(data: str) -> TabularProblem:
-    """Returns the table, loaded once a process."""
+    """Returns the table, loaded once per process."""
     return TabularProblem(
         str(Path(data) / "nasbench201_cifar10.parquet"),
         parameters=["op_0_1", "op_0_2", "op_1_2", "op_0_3", "op_1_3", "op_2_3"],
@@ -96,7 +96,7 @@ def kept() -> list[Row]:
 
 
 def run(n_seeds: int, data: str, n_processes: int) -> None:
-    """Runs the searches that have no row yet, and appends theirs as they come."""
+    """Runs the searches that have no row yet and appends their rows."""
     there = {(row["tuner"], row["slots"], row["seed"]) for row in kept()}
     every = [(tuner, slots, seed, data) for seed in range(n_seeds) for slots in SLOTS for tuner in TUNERS]
     tasks = [task for task in every if task[:3] not in there]
@@ -106,7 +106,10 @@ def run(n_seeds: int, data: str, n_processes: int) -> None:
 
 
 def table() -> Iterator[str]:
-    """Yields the table, as markdown. In a cell: mean (half of its 95 % interval), mean paired difference to random."""
+    """Yields the lines of the table, as markdown.
+
+    A cell has the mean (half of its 95 % interval) and the mean paired difference to random.
+    """
     shares = {(row["tuner"], row["slots"], row["trials"], row["seed"]): float(row["share"]) for row in kept()}
     yield "| tuner | slots | seeds | " + " | ".join(f"{size} trials" for size in SIZES) + " |"
     yield "| --- | --- | --- |" + " --- |" * len(SIZES)
@@ -126,9 +129,9 @@ def table() -> Iterator[str]:
 
 
 def main() -> None:
-    """Runs what is asked for, then prints the table."""
+    """Runs the missing searches and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="the folder of the table; without it nothing is run")
+    parser.add_argument("--data", help="the folder of the table; without it nothing runs")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()

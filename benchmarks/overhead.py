@@ -1,11 +1,14 @@
-"""What a trial costs beside its training, as a ratio to what it can't do without.
+"""Overhead of a trial, as a ratio to the parts that it cannot avoid.
 
-    python benchmarks/overhead.py            # 1,000 trials three times, 10,000 once: about 4 minutes on two cores
+    $ python benchmarks/overhead.py            # 1,000 trials three times, 10,000 once: about 4 minutes on two cores
 
-Measured in one program, one after the other, each in a fresh process with Prefect's temporary server drained before:
-a bare Prefect task run (thread runner, as many in flight as slots), the durable small writes that a trial needs
-(proposal, start, result: temporary file, fsync, rename, fsync of the folder), and Heirloom's trial with
-``runner=threads`` on local storage. The target is 1.5 times the sum.
+It measures three things one after the other, each in a fresh process after Prefect's temporary server is drained:
+
+* a bare Prefect task run (thread runner, as many in flight as slots);
+* the durable small writes of a trial (proposal, start, result): a temporary file, fsync, rename, fsync of the folder;
+* a trial of Heirloom with ``runner=threads`` on local storage.
+
+The target of the third is at most 1.5 times the sum of the others.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ SLOTS = 2
 
 
 def bare_ms(n: int) -> dict[str, float]:
-    """Milliseconds of a bare Prefect task run, ``SLOTS`` in flight, submitted as Heirloom submits."""
+    """Returns the milliseconds of a bare Prefect task run, with ``SLOTS`` in flight."""
     from flows.engine.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
 
     with TemporaryServer() as server, tempfile.TemporaryDirectory() as folder:
@@ -66,7 +69,7 @@ def bare_ms(n: int) -> dict[str, float]:
 
 
 def writes_ms(n: int) -> dict[str, float]:
-    """Milliseconds of the three durable small files of one trial."""
+    """Returns the milliseconds to write the three small files of a trial durably."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         handle = os.open(folder, os.O_RDONLY)
         began = time.perf_counter()
@@ -83,7 +86,7 @@ def writes_ms(n: int) -> dict[str, float]:
 
 
 def heirloom_ms(n: int) -> dict[str, float]:
-    """Milliseconds of a trial that trains nothing, by the command itself, and the driver's memory."""
+    """Returns the milliseconds of a trial that trains nothing, and the driver's memory."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         overrides = [
             "problem._target_=nothing.NothingProblem",
@@ -113,14 +116,14 @@ def heirloom_ms(n: int) -> dict[str, float]:
 
 
 def measured(what: str, n: int) -> dict[str, float]:
-    """Runs one measurement in a fresh process."""
+    """Returns the result of one measurement in a fresh process."""
     command = [sys.executable, __file__, what, str(n)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stderr.strip().splitlines()[-1]))
 
 
 def main() -> None:
-    """Prints the ratios."""
+    """Prints the times and ratios."""
     rows: dict[str, list[float]] = {"bare": [], "writes": [], "heirloom": []}
     for _ in range(3):
         for what, found in rows.items():

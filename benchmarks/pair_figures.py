@@ -1,4 +1,4 @@
-"""Curves of points that were trained with and without inheritance, and the figures that they give (`pairs`)."""
+"""Figures from the curves of points trained with and without inheritance (`pairs`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 BINS = (0.0, 1 / 8, 1 / 4, 1 / 3, 1 / 2, 1.0)
-"""Ends of the shares that are counted together."""
+"""Bounds of the histogram of shares."""
 SHORT = 1 / 3
-"""Of the epochs, in the short arm."""
+"""The share of the epochs in the short arm."""
 GENERATIONS = ((1, 1), (2, 3), (4, 5), (6, math.inf))
-"""First and last of those that are told of together."""
+"""The first and last generation of each reported group."""
 Row = Mapping[str, str]
 
 
@@ -31,37 +31,39 @@ class Scoring(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Scoring:
-        """What a row says."""
+        """Returns the scoring that ``str`` wrote."""
         return cls(*map(float, text.split(":")))
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One training: what it reached (NaN where it was not finite), and when."""
+    """One training: its last accuracy (NaN if it was not finite) and its curve."""
 
     accuracy: float
     curve: Sequence[Scoring]
 
     @classmethod
     def of(cls, row: Row) -> Arm:
-        """What a row says."""
+        """Returns the training of a row."""
         return cls(float(row["accuracy"] or "nan"), [Scoring.read(text) for text in row["curve"].split()])
 
     @property
     def last(self) -> Scoring:
-        """All that it took."""
+        """The last scoring, with all epochs and seconds."""
         return self.curve[-1] if self.curve else Scoring(0.0, math.nan, 0.0)
 
-    def reached(self, accuracy: float, *, to_stay: bool) -> Scoring | None:
-        """Returns the first scoring that has this accuracy, or from which on all have it."""
+    def reached(self, accuracy: float, *, lasting: bool) -> Scoring | None:
+        """Returns the first scoring with this accuracy (``lasting``: from which all have it)."""
         at = [scoring.accuracy >= accuracy for scoring in self.curve]
-        places = (place for place in range(len(at)) if (all(at[place:]) if to_stay else at[place]))
-        return next((self.curve[place] for place in places), None)
+        for index, scoring in enumerate(self.curve):
+            if all(at[index:]) if lasting else at[index]:
+                return scoring
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A point that was trained both ways; generation 1 has a founder's weights."""
+    """A point that was trained with and without inheritance. Generation 1 inherits from a random point."""
 
     name: str
     seed: int
@@ -71,27 +73,28 @@ class Pair:
     short: Arm
 
     @property
-    def is_told(self) -> bool:
-        """Whether the cold trial has learned something that the warm one could reach sooner."""
-        first = self.cold.reached(self.cold.accuracy, to_stay=False)
+    def is_comparable(self) -> bool:
+        """Whether the cold trial has learned something, so that the pair can be compared."""
+        first = self.cold.reached(self.cold.accuracy, lasting=False)
         return first is not None and first.epochs > 0
 
-    def share(self, unit: str, *, to_stay: bool) -> tuple[float, bool]:
-        """What the warm trial takes to the cold one's last accuracy, of what the cold one takes; whether it gets there.
+    def share(self, unit: str, *, lasting: bool) -> tuple[float, bool]:
+        """Returns the warm trial's cost to reach the cold one's last accuracy, and whether it does.
 
-        Where it does not, all that it took, which is too little.
+        The cost is a share of the cold trial's. If the accuracy is not reached, it is that of the whole trial, a lower
+        bound.
         """
-        cold, warm = (arm.reached(self.cold.accuracy, to_stay=to_stay) for arm in (self.cold, self.warm))
+        cold, warm = (arm.reached(self.cold.accuracy, lasting=lasting) for arm in (self.cold, self.warm))
         return getattr(warm or self.warm.last, unit) / getattr(cold, unit), warm is not None
 
     @property
     def gain(self) -> float:
-        """By how much the warm trial ends higher; NaN where it was not finite."""
+        """The warm trial's last accuracy minus the cold one's; NaN if it was not finite."""
         return self.warm.accuracy - self.cold.accuracy
 
     @property
     def short_gain(self) -> float:
-        """The same of the warm trial with a third of the epochs."""
+        """The gain of the warm trial with a third of the epochs."""
         return self.short.accuracy - self.cold.accuracy
 
 
@@ -120,10 +123,10 @@ def interval(values: np.ndarray, statistic: Callable[..., np.ndarray]) -> tuple[
     return float(low), float(high)
 
 
-def told(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields the figures of what was trained for the same epochs on the same images."""
+def report_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields the lines of the figures of all rows with the same epochs and images."""
     everything = pairs_of(rows)
-    pairs = [pair for pair in everything if pair.is_told]
+    pairs = [pair for pair in everything if pair.is_comparable]
     n_points = len({(row["seed"], row["trial"]) for row in rows})
     n_seeds = len({row["seed"] for row in rows})
     yield (
@@ -131,37 +134,41 @@ def told(rows: Sequence[Row]) -> Iterator[str]:
         f"{len(everything)} pairs"
     )
     if len(pairs) < len(everything):
-        yield f"  left out, as the cold trial learned nothing: {named([p for p in everything if not p.is_told])}"
+        left_out = [pair for pair in everything if not pair.is_comparable]
+        yield f"  left out, as the cold trial learned nothing: {trials_text(left_out)}"
     if not pairs:
         return
-    for to_stay in (False, True):
-        aim = "to stay at the cold trial's last accuracy" if to_stay else "to the cold trial's last accuracy"
+    for lasting in (False, True):
+        aim = "to stay at the cold trial's last accuracy" if lasting else "to the cold trial's last accuracy"
         for unit in ("epochs", "seconds"):
-            yield from told_of(f"{unit} {aim}", [pair.share(unit, to_stay=to_stay) for pair in pairs])
-        late = [pair for pair in pairs if not pair.share("epochs", to_stay=to_stay)[1]]
-        yield f"    never: {named(late)} of {len(pairs)} ({len(late) / len(pairs):.0%})"
+            yield from share_lines(f"{unit} {aim}", [pair.share(unit, lasting=lasting) for pair in pairs])
+        late = [pair for pair in pairs if not pair.share("epochs", lasting=lasting)[1]]
+        yield f"    never: {trials_text(late)} of {len(pairs)} ({len(late) / len(pairs):.0%})"
     gains = np.array([pair.gain for pair in pairs if not math.isnan(pair.gain)])
     low, high = interval(gains, np.mean)
-    yield f"  last accuracy, warm less cold: mean {gains.mean():+.2%} ({low:+.2%} to {high:+.2%}), {quantiles(gains)}"
+    yield (
+        f"  last accuracy, warm less cold: mean {gains.mean():+.2%} ({low:+.2%} to {high:+.2%}), "
+        f"{quantiles_text(gains)}"
+    )
     short = np.array([pair.short_gain for pair in pairs if not math.isnan(pair.short_gain)])
     low, high = interval(short, np.mean)
     yield (
         f"  a third of the epochs, schedule and all, less cold: mean {short.mean():+.2%} ({low:+.2%} to {high:+.2%}), "
-        f"{quantiles(short)}; as high in {np.sum(short >= 0) / len(pairs):.0%}"
+        f"{quantiles_text(short)}; as high in {np.sum(short >= 0) / len(pairs):.0%}"
     )
     for seed in sorted({pair.seed for pair in pairs}):
-        yield gains_of(f"seed {seed}", [pair for pair in pairs if pair.seed == seed])
+        yield gains_line(f"seed {seed}", [pair for pair in pairs if pair.seed == seed])
     for first, last in GENERATIONS:
         if group := [pair for pair in pairs if first <= pair.generation <= last]:
-            yield gains_of(f"generations {first} to {max(pair.generation for pair in group)}", group)
+            yield gains_line(f"generations {first} to {max(pair.generation for pair in group)}", group)
     hurt = [pair for pair in pairs if not pair.gain >= 0]
-    yield f"  inheritance hurts: {named(hurt)} of {len(pairs)} ({len(hurt) / len(pairs):.0%})"
+    yield f"  inheritance hurts: {trials_text(hurt)} of {len(pairs)} ({len(hurt) / len(pairs):.0%})"
     for seed in sorted({int(row["seed"]) for row in rows}):
-        yield from best_of([row for row in rows if int(row["seed"]) == seed])
+        yield from best_lines([row for row in rows if int(row["seed"]) == seed])
 
 
-def gains_of(what: str, pairs: Sequence[Pair]) -> str:
-    """What some of the pairs gain on average, with all epochs and with a third of them."""
+def gains_line(what: str, pairs: Sequence[Pair]) -> str:
+    """Returns the line of the mean gains of some pairs, with all epochs and a third."""
     gain, short = (np.mean([getattr(pair, name) for pair in pairs]) for name in ("gain", "short_gain"))
     n_before = np.mean([pair.generation for pair in pairs])
     return (
@@ -169,25 +176,25 @@ def gains_of(what: str, pairs: Sequence[Pair]) -> str:
     )
 
 
-def told_of(what: str, found: Sequence[tuple[float, bool]]) -> Iterator[str]:
-    """Yields the distribution of shares of what the cold trials took, and of whether they were reached."""
+def share_lines(what: str, found: Sequence[tuple[float, bool]]) -> Iterator[str]:
+    """Yields the lines of the distribution of some shares (``Pair.share``)."""
     least = np.array([share for share, _ in found])
     shares = np.array([share if is_reached else math.inf for share, is_reached in found])
     low, high = interval(least, np.mean)
-    least_of, most_of = ("", "") if np.isfinite(shares).all() else ("at least ", "at most ")
+    at_least, at_most = ("", "") if np.isfinite(shares).all() else ("at least ", "at most ")
     yield (
-        f"  {what}, as a share of what the cold trial takes: mean {least_of}{least.mean():.3g} ({low:.3g} to "
-        f"{high:.3g}), the inverse {most_of}{times(least.mean())} ({times(high)} to {times(low)})"
+        f"  {what}, as a share of what the cold trial takes: mean {at_least}{least.mean():.3g} ({low:.3g} to "
+        f"{high:.3g}), the inverse {at_most}{times(least.mean())} ({times(high)} to {times(low)})"
     )
     low, high = interval(shares, np.median)
-    yield f"    median {np.median(shares):.3g} ({low:.3g} to {high:.3g}); {quantiles(shares)}"
+    yield f"    median {np.median(shares):.3g} ({low:.3g} to {high:.3g}); {quantiles_text(shares)}"
     counts = [f"{(shares <= 0).mean():.0%} 0"]
     counts += [f"{((shares > above) & (shares <= to)).mean():.0%} to {to:.3g}" for above, to in pairwise(BINS)]
     counts.append(f"{((shares > 1) & np.isfinite(shares)).mean():.0%} above, {np.isinf(shares).mean():.0%} never")
     yield f"    {', '.join(counts)}; at least 3 times fewer in {(shares <= 1 / 3).mean():.0%}"
 
 
-def best_of(rows: Sequence[Row]) -> Iterator[str]:
+def best_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yields the best accuracies of both arms of one search, after equal total seconds."""
     arms = {}
     for arm in ("warm", "cold"):
@@ -207,21 +214,21 @@ def best_of(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def best(accuracies: Sequence[float]) -> float:
-    """Returns the highest of those that are finite, or NaN."""
+    """Returns the highest finite accuracy, or NaN."""
     return max((accuracy for accuracy in accuracies if not math.isnan(accuracy)), default=math.nan)
 
 
 def times(share: float) -> str:
-    """Returns the inverse."""
+    """Returns the inverse of a share, as text."""
     return f"{1 / share:.1f}" if share else "no bound"
 
 
-def quantiles(values: np.ndarray) -> str:
-    """Of a distribution."""
+def quantiles_text(values: np.ndarray) -> str:
+    """Returns four quantiles_text, as text."""
     found = np.quantile(values, (0.1, 0.25, 0.75, 0.9), method="nearest")
     return "quantiles 10, 25, 75, 90 %: " + ", ".join(f"{value:.3g}" for value in found)
 
 
-def named(pairs: Sequence[Pair]) -> str:
-    """How many, and which trials."""
+def trials_text(pairs: Sequence[Pair]) -> str:
+    """Returns the number of the pairs and their trials, as text."""
     return f"{len(pairs)} (trials {', '.join(pair.name for pair in pairs)})" if pairs else "0"

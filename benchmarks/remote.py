@@ -1,14 +1,14 @@
-"""What a checkpoint costs in S3 and over sftp, as ratios to other clients that move the same bytes to the same server.
+"""Cost of a checkpoint in S3 and over sftp, as ratios to other clients.
 
-    python benchmarks/remote.py             # servers on this machine: about 2 minutes on two cores
+    $ python benchmarks/remote.py             # servers on this machine: about 2 minutes on two cores
 
-A checkpoint of 50 MB in 200 tensors is published (digests, pack, manifest) and restored, verified, into a model that
-is there already. boto3 puts and gets the same two objects, each with one call, as bytes; paramiko the same two files by
-its ``putfo`` and ``getfo``. They hash nothing, and paramiko neither syncs nor renames. The S3 server is moto; the sftp
-server OpenSSH's where it is installed (Debian: openssh-server), else asyncssh's. Calls take turns; each figure is
-the median of the rounds' ratios.
+A checkpoint of 50 MB in 200 tensors is published (digests, pack, manifest), then restored and verified into an existing
+model. The clients boto3 and paramiko transfer the same bytes. The first puts and gets the two objects with one call
+each, the second uses ``putfo`` and ``getfo``. Neither computes hashes, and paramiko neither syncs nor renames.
 
-The last row is the memory that a process needs, beyond a model of 500 MB, to publish it to S3.
+The S3 server is moto. The sftp server is OpenSSH's if it is installed (Debian: openssh-server), else asyncssh's. The
+calls alternate, and each figure is the median of the rounds' ratios. The last row is the memory needed to publish a
+model of 500 MB to S3, without the model's own.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ SIZE = 50 * MB
 
 
 class Peer(Protocol):
-    """Another client of the same server."""
+    """Another client of the same server, for comparison."""
 
     def put(self, name: str, data: bytes) -> object:
-        """Sends an object or a file."""
+        """Writes an object or a file."""
 
     def get(self, name: str) -> bytes:
-        """Gets it."""
+        """Returns the content of an object or a file."""
 
 
 class Boto3:
-    """Amazon's own client; one request each, as it does by itself up to 8 MB and is told to here."""
+    """Amazon's client, with one request for each object."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def put(self, name: str, data: bytes) -> object:
-        """One request."""
+        """Writes an object in one request."""
         return self._client.put_object(Bucket="bucket", Key=f"peer/{name}", Body=data)
 
     def get(self, name: str) -> bytes:
-        """One request."""
+        """Returns an object, read in one request."""
         return bytes(self._client.get_object(Bucket="bucket", Key=f"peer/{name}")["Body"].read())
 
 
@@ -77,18 +77,18 @@ class Paramiko:
         self._folder = folder
 
     def put(self, name: str, data: bytes) -> object:
-        """Returns a file, pipelined."""
+        """Writes a file, pipelined."""
         return self._sftp.putfo(io.BytesIO(data), f"{self._folder}/{name}")
 
     def get(self, name: str) -> bytes:
-        """Returns a file, prefetched."""
+        """Returns the content of a file, prefetched."""
         data = io.BytesIO()
         self._sftp.getfo(f"{self._folder}/{name}", data)
         return data.getvalue()
 
 
-class Bench:
-    """One server: Heirloom's root there, and the other client."""
+class Server:
+    """One server, with a root of Heirloom and another client."""
 
     def __init__(self, files: BlobStore, peer: Peer) -> None:
         self.files = files
@@ -96,20 +96,20 @@ class Bench:
         self.published: list[Checkpoint] = []
 
     def publish(self, model: torch.nn.Module) -> Checkpoint:
-        """Returns a checkpoint: digests, pack, manifest."""
-        stem = f"{len(self.published):06d}-bench"
+        """Publishes a checkpoint: digests, pack, manifest."""
+        stem = f"{len(self.published):06d}-benchmark"
         saved = publish_tensors(self.files, f"packs/{stem}.safetensors", model.state_dict())
         self.published.append(publish_checkpoint(self.files, stem, saved))
         return self.published[-1]
 
-    def sweep(self) -> None:
-        """Deletes all checkpoints but the first: moto keeps them in memory."""
+    def delete_checkpoints(self) -> None:
+        """Deletes all checkpoints but the first, since moto keeps them in memory."""
         for checkpoint in self.published[1:]:
             for reference in (checkpoint.manifest, *checkpoint.packs):
                 self.files.delete(reference.path)
 
     def measure(self, what: str, other: str, n_rounds: int) -> None:
-        """Prints two rows."""
+        """Prints the rows of publish and restore."""
         model, restored = Network(SIZE), Network(SIZE)
         checkpoint = self.publish(model)
         objects = {
@@ -130,7 +130,7 @@ class Bench:
             "peer get": get,
             "restore": lambda: StoredWeights(self.files, checkpoint).read_into(restored.state_dict()),
         }
-        found = turns(calls, self.sweep, n_rounds)
+        found = turns(calls, self.delete_checkpoints, n_rounds)
         pairs = zip(model.state_dict().values(), restored.state_dict().values(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
         for verb, ours, theirs in (("publish", "publish", "peer put"), ("restore", "restore", "peer get")):
@@ -139,8 +139,8 @@ class Bench:
 
 
 @contextmanager
-def sftp(folder: Path) -> Iterator[tuple[Bench, str]]:
-    """An sftp server, whichever is here, and its name."""
+def sftp(folder: Path) -> Iterator[tuple[Server, str]]:
+    """Starts an sftp server. Yields it with its name."""
     with ExitStack() as stack:
         try:
             port, options = stack.enter_context(openssh_server(folder))
@@ -150,22 +150,22 @@ def sftp(folder: Path) -> Iterator[tuple[Bench, str]]:
             name, user, login = "asyncssh", "me", {"username": "me", "password": SECRET}
         files = open_root(f"sftp://{user}@127.0.0.1:{port}{folder}/root", options)
         files.check_writable()
-        yield Bench(files, Paramiko(port, folder, **login)), name
+        yield Server(files, Paramiko(port, folder, **login)), name
 
 
 def memory(endpoint: str) -> None:
-    """The row about memory: the peak of a process of its own."""
+    """Prints the peak memory of a process that publishes 500 MB, without the model's."""
     code = f"""
 import resource, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from store import MB, Network
-from remote import Bench, open_root
+from remote import Server, open_root
 files = open_root("s3://bucket/memory", {{"key": {KEY_ID!r}, "secret": {SECRET!r}, "endpoint_url": {endpoint!r}}})
-bench = Bench(files, None)
-bench.publish(Network(MB))  # all code is loaded
+server = Server(files, None)
+server.publish(Network(MB))  # loads all code
 model = Network(500 * MB)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-bench.publish(model)
+server.publish(model)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -180,12 +180,12 @@ def main() -> None:
     options = parser.parse_args()
     print("| what | ratio | target | medians |\n| --- | --- | --- | --- |")
     with s3_server() as server:
-        Bench(server.root("s3://bucket/ours", retry_s=60), Boto3(server.client)).measure(
+        Server(server.root("s3://bucket/ours", retry_s=60), Boto3(server.client)).measure(
             "s3 (moto)", "boto3's puts and gets", options.rounds
         )
         memory(server.endpoint)
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder, sftp(Path(folder)) as (bench, name):
-        bench.measure(f"sftp ({name})", "paramiko's putfo and getfo", options.rounds)
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder, sftp(Path(folder)) as (sftp_root, name):
+        sftp_root.measure(f"sftp ({name})", "paramiko's putfo and getfo", options.rounds)
 
 
 if __name__ == "__main__":

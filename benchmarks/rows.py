@@ -1,4 +1,4 @@
-"""Results as rows of a csv file that grows while tasks are run, so that a long benchmark goes on where it was ended."""
+"""Results of a benchmark as rows of a csv file, which a later run completes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Results:
     """A csv file of results.
 
     Attributes:
-        path: Where it lies, or will.
-        fields: Its columns.
-        line_end: What ends a line that is written; read is either.
+        path: The path of the file. It need not exist yet.
+        fields: The columns.
+        line_end: The line ending to write. Any is read.
     """
 
     path: Path
@@ -28,7 +28,7 @@ class Results:
     line_end: str = "\n"
 
     def kept(self) -> list[dict[str, str]]:
-        """Returns the rows that are there, as texts."""
+        """Returns the rows so far, as texts."""
         if not self.path.exists():
             return []
         with self.path.open(newline="") as file:
@@ -37,12 +37,12 @@ class Results:
     def run(
         self, rows_of: Callable[[Task], Sequence[Mapping[str, object]]], tasks: Sequence[Task], n_processes: int
     ) -> Iterator[int]:
-        """Runs the tasks and appends the rows of each as they come, in order; gives how many are done, after each.
+        """Runs the tasks, appends their rows in order, and yields the number of finished tasks.
 
         Args:
-            rows_of: Runs one, in a process that imports the program anew.
-            tasks: Those that have no rows yet.
-            n_processes: How many run at a time.
+            rows_of: Runs a task in a fresh process.
+            tasks: The tasks without rows.
+            n_processes: The number of processes.
         """
         is_new = not self.path.exists()
         context = multiprocessing.get_context("spawn")

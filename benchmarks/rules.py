@@ -1,16 +1,17 @@
-"""What the rules of inheritance are worth: children of trained networks, each rule beside the default, paired.
+"""Effect of each inheritance rule on children of trained networks, compared with the default rules.
 
-    python benchmarks/rules.py --data DIR               # 8 seeds, what is missing of them: some minutes each
-    python benchmarks/rules.py --data DIR --seeds 20    # more
-    python benchmarks/rules.py                          # the table of the rows that are kept
+    $ python benchmarks/rules.py --data DIR               # runs the missing ones of 8 seeds: some minutes each
+    $ python benchmarks/rules.py --data DIR --seeds 20    # more seeds
+    $ python benchmarks/rules.py                          # prints the results so far
 
-``DIR`` holds the four files of Fashion-MNIST. For each seed a parent, a chain of 3x3 convolutions with batch-norm of
-16, 32 and 48 channels, is trained for 3 epochs on 4,000 images; then each kind of child (wider, of larger kernels, a
-layer deeper in the end or at the beginning, narrower) inherits by each rule and trains for 3 epochs on the same images
-in the same order: SGD with momentum, a rate of 0.05 that falls to 0. Each row of docs/rules.csv is one child: its
-accuracy on the 10,000 validation images as inherited, after one epoch and after three. Told is the mean difference to
-the default of the same seed and child, with the 95 % confidence interval of the means of the seeds; ``cold`` inherits
-nothing.
+``DIR`` holds the four files of Fashion-MNIST. Each seed has a parent with 3x3 convolutions of 16, 32 and 48
+channels and batch-norm. It trains for 3 epochs on 4,000 images. Each kind of child inherits by each rule. A child is
+wider, has larger kernels, is a layer deeper at the end or at the beginning, or is narrower. It trains for 3 epochs on
+the same images in the same order, by SGD with momentum. The rate falls from 0.05 to 0.
+
+Each row of docs/rules.csv is one child: its accuracy on the 10,000 validation images as inherited, after one epoch and
+after three. The table shows the mean difference to the default of the same seed and child. Its 95 % confidence interval
+is that of the means of the seeds. ``cold`` inherits nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ ARMS: Mapping[str, Rules | None] = {
     f"warm_up_steps={N_STEPS // 6}": Rules(warm_up_steps=N_STEPS // 6),
     "optimizer=inherit": Rules(optimizer="inherit"),
 }
-"""How a child begins and trains; None: it inherits nothing."""
+"""The rules of each arm. None: the child inherits nothing."""
 PARENT = ((16, 32, 48), 3)
 CHILDREN: Mapping[str, tuple[tuple[int, ...], int]] = {
     "wider": ((24, 48, 64), 3),
@@ -64,11 +65,11 @@ CHILDREN: Mapping[str, tuple[tuple[int, ...], int]] = {
     "deeper at the beginning": ((16, 16, 32, 48), 3),
     "narrower": ((16, 16, 48), 3),
 }
-"""The channels of each layer, and the side of the kernels."""
+"""The channels of each layer, and the kernel size."""
 
 
 def chain(widths: tuple[int, ...], kernel: int) -> nn.Module:
-    """Returns a network for 28x28 pixels; the last two layers but one of a deeper one are as large as the parent's."""
+    """Returns a network for 28x28 pixels, with a pooling after each of the first two layers."""
     layers: list[nn.Module] = []
     n_inputs = 1
     for place, width in enumerate(widths):
@@ -79,24 +80,24 @@ def chain(widths: tuple[int, ...], kernel: int) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """Pixels with mean 0 and spread 1."""
+    """Normalizes pixels to mean 0 and standard deviation 1."""
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Floats of the same shape, channels last."""
+        """Returns floats of the same shape, in channels-last format."""
         x = (pixels.float() - FashionMnistProblem.pixel_mean) / FashionMnistProblem.pixel_std
         return x.contiguous(memory_format=torch.channels_last)
 
 
 @cache
 def data(folder: Path) -> tuple[Images, Images]:
-    """Returns the images to train on, and those to validate with."""
+    """Returns the images for training and validation."""
     train, validation = FashionMnistProblem(str(folder)).load_train()
     return train[:N_IMAGES], validation
 
 
 def seed_rows(task: tuple[Path, int, tuple[tuple[str, str], ...]]) -> list[dict[str, object]]:
-    """Returns the rows of some rules and children of one parent."""
-    folder, seed, wanted = task
+    """Trains the parent of a seed and some children, and returns their rows."""
+    folder, seed, arms = task
     torch.set_num_threads(1)
     train, validation = data(folder)
     torch.manual_seed(seed)
@@ -107,7 +108,7 @@ def seed_rows(task: tuple[Path, int, tuple[tuple[str, str], ...]]) -> list[dict[
     donor = {name: tensor.detach().clone() for name, tensor in parent.state_dict().items()}
     donor |= {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, parent).items()}
     rows: list[dict[str, object]] = []
-    for name, kind in wanted:
+    for name, kind in arms:
         rules = ARMS[name]
         torch.manual_seed(1000 + seed)
         child = chain(*CHILDREN[kind])
@@ -137,7 +138,7 @@ def trained(
     rules: Rules | None,
     report: InheritanceReport | None,
 ) -> Iterator[int]:
-    """Trains in place; yields the number of each epoch, from 1, when it is done."""
+    """Trains in place and yields the number of each finished epoch, from 1."""
     shuffling = torch.Generator().manual_seed(seed)
     step = 0
     for epoch in range(N_EPOCHS):
@@ -159,7 +160,7 @@ def trained(
 
 
 def show() -> None:
-    """A line a rule: the mean accuracy of the default, and what each rule adds to it."""
+    """Prints a line for each rule: the mean accuracy, or the difference to the default."""
     found = {(row["rule"], row["child"], row["seed"]): row for row in RESULTS.kept()}
     for kind in ("all", *CHILDREN):
         kinds = CHILDREN if kind == "all" else [kind]
@@ -181,19 +182,19 @@ def show() -> None:
 
 
 def main() -> None:
-    """Reads the arguments, runs what is missing, prints."""
+    """Runs the missing children and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.data is not None:
-        there = {(row["rule"], row["child"], int(row["seed"])) for row in RESULTS.kept()}
+        done = {(row["rule"], row["child"], int(row["seed"])) for row in RESULTS.kept()}
         tasks = []
         for seed in range(arguments.seeds):
-            wanted = tuple((rule, kind) for rule in ARMS for kind in CHILDREN if (rule, kind, seed) not in there)
-            if wanted:
-                tasks.append((arguments.data.resolve(), seed, wanted))
+            arms = tuple((rule, kind) for rule in ARMS for kind in CHILDREN if (rule, kind, seed) not in done)
+            if arms:
+                tasks.append((arguments.data.resolve(), seed, arms))
         for n_done in RESULTS.run(seed_rows, tasks, arguments.processes):
             print(f"{n_done} of {len(tasks)} seeds", flush=True)
     show()

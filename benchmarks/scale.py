@@ -1,13 +1,15 @@
-"""Ten thousand workers, a hundred thousand trials: what the loop costs, and what a generational barrier wastes.
+"""Cost of the controller, and idle time with a generational barrier: 10,000 workers, 100,000 trials.
 
-    python benchmarks/scale.py                                  # about 2 minutes and 600 MB on one core
-    python benchmarks/scale.py --workers 1000 --trials 10000
+    $ python benchmarks/scale.py                                  # about 2 minutes and 600 MB on one core
+    $ python benchmarks/scale.py --workers 1000 --trials 10000
 
-Asynchronous evolution on simulated workers whose trials take lognormal times (half of them between 0.5 and 2 times the
-median), with one worker in a thousand lost. Everything that the loop does is done: every proposal and result becomes a
-record (in memory). Idle is the share of the workers' time, from the first second to the last trial's start, in which
-they had none that came to an end (what lost workers did counts as idle). Beside it stands the same evolution with a
-barrier: nobody is asked before a generation is complete.
+Asynchronous evolution runs on simulated workers. Trials have lognormal durations, half of them between 0.5 and 2 times
+the median, and one worker in a thousand is lost. The controller does all of its work: each proposal and result becomes
+a record in memory.
+
+Idle is the share of the workers' time without a trial that finishes, up to the start of the last trial. Work of lost
+workers counts as idle. The second line is the same evolution with a barrier: a generation starts when the previous one
+is complete.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 
 MEDIAN_S = 600.0
-SPREAD = 1.0277  # of the logarithm: half of the times lie within a factor of two
+SPREAD = 1.0277  # standard deviation of the logarithm: half of the durations are within a factor of two
 
 
 class Networks(Problem):
-    """Ten layers of five kinds and a learning rate; the score is how many layers are right."""
+    """A simulated problem: the score is the number of right layers out of ten."""
 
     metrics = (Metric("score"),)
 
@@ -47,18 +49,18 @@ class Networks(Problem):
         self.space = ParameterSpace({**layers, "lr": Float(1e-4, 1e-1, log=True)})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
-        """Never called."""
+        """Raises NotImplementedError, since trials are simulated."""
         raise NotImplementedError
 
     def simulate(self, trial: Trial) -> Simulation:
-        """Seconds by chance, the same for the same trial."""
+        """Returns a random duration and the score, both a function of the trial."""
         rng = random.Random(trial.number)
         n_right = sum(trial.point[f"layer_{i}"] == "abcde"[i % 5] for i in range(10))
         return Simulation(MEDIAN_S * rng.lognormvariate(0.0, SPREAD), {"score": n_right + rng.random() / 10})
 
 
 class GenerationalTuner(Tuner):
-    """Evolution that waits until all trials of a generation have ended."""
+    """A tuner that waits for all trials of a generation."""
 
     def __init__(self, tuner: Tuner, generation_size: int) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
@@ -66,14 +68,14 @@ class GenerationalTuner(Tuner):
         self.generation_size = generation_size
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """WAIT at the end of each generation while one of it runs."""
+        """Returns WAIT at the end of a generation while trials are running."""
         if number % self.generation_size == 0 and lineage.pending:
             return WAIT
         return self.tuner.ask(lineage, number, job)
 
 
 def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool) -> tuple[str, float]:
-    """One search; its line of the table, and the idle share."""
+    """Runs a search and returns its line of the table and the idle share."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     problem = Networks()

@@ -1,15 +1,15 @@
-"""How good the tuners are, on published tables, by the published rules.
+"""Quality of the tuners on published tables, by the published protocols.
 
-    python benchmarks/search_quality.py --data DIR                       # what is missing, then the tables
-    python benchmarks/search_quality.py --data DIR --tuners random,evolution --seeds 500
-    python benchmarks/search_quality.py                                  # the tables of the results that are kept
+    $ python benchmarks/search_quality.py --data DIR       # runs what is missing, then prints the tables
+    $ python benchmarks/search_quality.py --data DIR --tuners random,evolution --seeds 500
+    $ python benchmarks/search_quality.py                  # prints the results so far
 
 ``DIR`` holds ``nasbench201_cifar10.parquet`` and ``nasbench_macro.parquet``. Each row of docs/search_quality.csv is one
-search (benchmark, tuner, seed); rows that are there are not run again, so that a long run goes on where it ended.
+search (benchmark, tuner, seed). Existing rows are not run again, so that a long run can be resumed.
 
-* ``nasbench201`` (Dong and Yang 2020, arXiv:2001.00326): 12,000 simulated seconds on one worker; a trial takes its 12
-  epochs and one pass over the validation images, and a search sees the accuracy after 12 epochs. The best trial by what
-  was seen, of those that finished in time, is scored by its accuracies after 200 epochs.
+* ``nasbench201`` (Dong and Yang 2020, arXiv:2001.00326): 12,000 simulated seconds on one worker. A trial takes 12
+  epochs and one pass over the validation images, and the search sees the accuracy after 12 epochs. The best trial that
+  finished in time is scored by its accuracies after 200 epochs.
 * ``nasbench_macro`` (Su et al. 2021, arXiv:2103.11922): the best mean accuracy among the first N trials.
 """
 
@@ -61,13 +61,13 @@ TUNERS: dict[str, Spec] = {
     "metis": Spec("nas.tuners.metis.MetisTuner"),
     "smac": Spec("nas.tuners.smac.SmacTuner"),
 }
-"""With the arguments of the published runs where there are any, else the defaults of conf/tuner."""
+"""The arguments of published runs, or else the defaults of conf/tuner."""
 Row = dict[str, Any]
 
 
 @cache
 def problem(benchmark: str, data: str) -> TabularProblem:
-    """Returns the table, loaded once a process."""
+    """Returns the table, loaded once per process."""
     from omegaconf import OmegaConf
 
     files = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
@@ -127,7 +127,7 @@ def kept() -> list[Row]:
 
 
 def run(benchmarks: Iterable[str], tuners: Iterable[str], n_seeds: int, data: str, n_processes: int) -> None:
-    """Runs the searches that have no row yet, and appends theirs as they come."""
+    """Runs the searches that have no row yet and appends their rows."""
     there = {(row["benchmark"], row["tuner"], row["seed"]) for row in kept()}
     tasks = [
         (benchmark, tuner, seed, data)
@@ -143,7 +143,7 @@ def run(benchmarks: Iterable[str], tuners: Iterable[str], n_seeds: int, data: st
 
 
 def interval(values: list[float]) -> float:
-    """Half the width of the 95 % confidence interval of the mean (Student's t)."""
+    """Returns half the width of the mean's 95 % confidence interval (Student's t)."""
     from scipy.stats import t
 
     n = len(values)
@@ -151,7 +151,10 @@ def interval(values: list[float]) -> float:
 
 
 def lines(rows: list[Row], benchmark: str, metrics: Iterable[str]) -> Iterator[str]:
-    """One line a tuner: mean and spread, its confidence interval, and the paired difference to random search."""
+    """Yields a line for each tuner.
+
+    A cell has mean and standard deviation, the confidence interval, and the paired difference to random search.
+    """
     values: dict[tuple[str, str], dict[int, float]] = {}
     evaluations: dict[str, list[int]] = {}
     for row in rows:
@@ -176,7 +179,10 @@ def lines(rows: list[Row], benchmark: str, metrics: Iterable[str]) -> Iterator[s
 
 
 def tables() -> Iterator[str]:
-    """The tables, as markdown. In a cell: mean +- spread (half of the mean's 95 % interval), difference to random."""
+    """Yields the lines of the tables, as markdown.
+
+    A cell has mean +- standard deviation (half of the mean's 95 % interval) and the difference to random.
+    """
     rows = kept()
     yield "| NAS-Bench-201 | seeds | evaluations | validation (200 epochs) | test (200 epochs) | published |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -188,9 +194,9 @@ def tables() -> Iterator[str]:
 
 
 def main() -> None:
-    """Runs what is asked for, then prints the tables."""
+    """Runs the missing searches and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="the folder of the tables; without it nothing is run")
+    parser.add_argument("--data", help="the folder of the tables; without it nothing runs")
     parser.add_argument("--tuners", default=",".join(TUNERS))
     parser.add_argument("--benchmarks", default="nasbench201,nasbench_macro")
     parser.add_argument("--seeds", type=int, default=500)

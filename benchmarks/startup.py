@@ -1,6 +1,6 @@
-"""How long a command takes to say something, beside what it can't do without.
+"""Time until a command prints its help, compared with the imports that it needs.
 
-    python benchmarks/startup.py
+    $ python benchmarks/startup.py
 
 ``python -m flows.search --help`` should take under a second more than ``python -c "import hydra"``.
 """

@@ -1,22 +1,23 @@
-"""What each stopper saves, and what it loses, on learning curves between real accuracies.
+"""Epochs saved and accuracy lost by each stopper, on learning curves between real accuracies.
 
-    python benchmarks/stoppers.py --data DIR            # 50 seeds, some minutes on two cores
-    python benchmarks/stoppers.py --data DIR --seeds 20 --noise 1.0
+    $ python benchmarks/stoppers.py --data DIR            # 50 seeds, some minutes on two cores
+    $ python benchmarks/stoppers.py --data DIR --seeds 20 --noise 1.0
 
-``DIR`` holds ``nasbench201_cifar10.parquet``. A trial is a random cell of NAS-Bench-201 (Dong and Yang 2020) that
-trains for 200 epochs on a simulated worker and reports every fourth. Its curve is a Weibull curve, one of the families
-of Domhan et al. (2015, table 1), through three points: chance (10 %) at the start, and the cell's real validation
-accuracies after 12 epochs and after 200; how steep it is in between is drawn from the seed, with noise on each report.
-The accuracy after 12 epochs is that of a schedule of its own, which a longer one would not have reached by then; so
-early reports say more here than they do in real life.
+``DIR`` holds ``nasbench201_cifar10.parquet``. A trial is a random cell of NAS-Bench-201 (Dong and Yang 2020). It trains
+for 200 epochs on a simulated worker and reports every fourth.
 
-In each seed all stoppers see the same cells in the same order, 64 of them:
+Its curve is a Weibull curve, one of the families of Domhan et al. (2015, table 1), through three points. They are
+chance (10 %) at the start, and the cell's real validation accuracies after 12 and 200 epochs. The steepness in between
+is random, and each report has noise. The accuracy after 12 epochs is from a separate, complete schedule. A schedule of
+200 epochs would not reach it so early, so early reports are more informative here than in practice.
 
-* saved: the share of the epochs of a search without a stopper that were not trained;
-* regret: by how much the winner (the best trial by its last report) is worse after 200 epochs than the best of the
-  cells, in percent points, as mean and 95 % confidence interval; and in how many seeds it is worse than without;
-* gain at equal cost: the same search with as much time as without a stopper, in which it tries more cells; by how much
-  its winner is better after 200 epochs than the winner without.
+In each seed all stoppers see the same 64 cells in the same order:
+
+* saved: the share of the epochs that were not trained, compared with a search without a stopper;
+* regret: the best cell's accuracy after 200 epochs minus the winner's, in percentage points (mean, 95 % interval); the
+  winner is the best trial by its last report;
+* worse winner: the number of seeds with a winner worse than without a stopper;
+* gain at equal cost: the winner's gain in accuracy after 200 epochs if saved time is used for more cells.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ STOPPERS: dict[str, Spec | None] = {
 
 
 class CurveProblem(Problem):
-    """The rows of the table as trials that report after every epoch.
+    """The rows of the table as simulated trials.
 
     Args:
         table: NAS-Bench-201 as a parquet file.
-        seed: Of the curves' shapes and their noise.
-        noise: Standard deviation of a report, in percent points.
+        seed: The seed of the curves' shapes and noise.
+        noise: The standard deviation of a report, in percentage points.
     """
 
     metrics = (Metric("accuracy"),)
@@ -79,11 +80,11 @@ class CurveProblem(Problem):
         self._noise = noise
 
     def train(self, run: TrialRun) -> dict[str, float]:
-        """Not meant to be."""
+        """Raises LookupError, since trials are simulated."""
         raise LookupError("nothing trains")
 
     def simulate(self, trial: Trial) -> Simulation:
-        """Returns the cell's curve: an epoch a second, so that seconds are epochs."""
+        """Returns the cell's curve, with one second per epoch."""
         row = trial.point["row"]
         at_12, at_200 = self.rows[row]
         rng = random.Random(f"{self._seed}/{row}")
@@ -93,7 +94,7 @@ class CurveProblem(Problem):
         share = min(max((limit - at_12) / (limit - CHANCE), 1e-3), 0.99) if limit > CHANCE else 0.99
         rate = (-math.log(share)) ** (1 / power) / 12
         values = [limit - (limit - CHANCE) * math.exp(-((rate * epoch) ** power)) for epoch in range(1, N_EPOCHS + 1)]
-        drift = at_200 - values[-1]  # the curve ends where the cell does
+        drift = at_200 - values[-1]  # makes the curve end at the cell's accuracy
         curve = tuple(
             (epoch / N_EPOCHS, epoch, {"accuracy": value + drift * epoch / N_EPOCHS + rng.gauss(0.0, self._noise)})
             for epoch, value in enumerate(values, 1)
@@ -104,7 +105,7 @@ class CurveProblem(Problem):
 
 @cache
 def rows_of(table: str) -> list[tuple[float, float]]:
-    """By cell, the validation accuracies after 12 and 200 epochs, in percent."""
+    """Returns each cell's validation accuracies after 12 and 200 epochs, in percent."""
     import pandas as pd
 
     frame = pd.read_parquet(table, columns=["c10_valid_12", "c10_valid_200"])
@@ -132,19 +133,19 @@ def search(problem: CurveProblem, stopper: Spec | None, budget: Budget, *, seed:
 
 
 class Outcome(NamedTuple):
-    """What one stopper did in one seed."""
+    """The result of one stopper in one seed."""
 
     name: str
     epochs: float
     final: float
     """The winner's accuracy after 200 epochs."""
     best: float
-    """The best there was among the cells proposed."""
+    """The best accuracy of the proposed cells after 200 epochs."""
     at_equal_cost: float
 
 
 def outcomes_of(task: tuple[int, argparse.Namespace]) -> list[Outcome]:
-    """What all stoppers did in one seed."""
+    """Returns the results of all stoppers in one seed."""
     seed, given = task
     problem = CurveProblem(str(Path(given.data) / "nasbench201_cifar10.parquet"), seed, given.noise)
 
@@ -165,7 +166,7 @@ def outcomes_of(task: tuple[int, argparse.Namespace]) -> list[Outcome]:
 
 
 def interval(values: Sequence[float]) -> str:
-    """Returns the mean and its 95 % confidence interval."""
+    """Returns the mean and its 95 % confidence interval, as text."""
     half = 1.96 * statistics.stdev(values) / math.sqrt(len(values))
     return f"{statistics.fmean(values):5.2f} +- {half:.2f}"
 
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options: dict[str, Any] = {"--seeds": 50, "--trials": 64, "--slots": 8, "--processes": 2}
     parser.add_argument("--data", required=True, help="folder of nasbench201_cifar10.parquet")
-    parser.add_argument("--noise", type=float, default=0.2, help="of each report, in percent points (0.2)")
+    parser.add_argument("--noise", type=float, default=0.2, help="of each report, in percentage points (0.2)")
     for name, default in options.items():
         parser.add_argument(name, type=int, default=default, help=f"({default})")
     given = parser.parse_args(arguments)

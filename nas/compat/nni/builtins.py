@@ -64,13 +64,13 @@ def stopper_spec(choice: TunerChoice) -> Spec:
     arguments = dict(choice.arguments)
     arguments.pop("optimize_mode", None)
     if choice.builtin == "Medianstop":
-        taken = {"min_trials": 1, "warmup_steps": arguments.pop("start_step", 0)}
-        found = Spec("nas.stoppers.median.MedianStopper", taken)
+        options = {"min_trials": 1, "warmup_steps": arguments.pop("start_step", 0)}
+        stopper = Spec("nas.stoppers.median.MedianStopper", options)
     elif choice.builtin == "Curvefitting":
         for name in ("threshold", "gap"):
             arguments.pop(name, None)
-        taken = {"target_step": arguments.pop("epoch_num", 20), "start_step": arguments.pop("start_step", 6)}
-        found = Spec("nas.stoppers.curve.CurveStopper", taken)
+        options = {"target_step": arguments.pop("epoch_num", 20), "start_step": arguments.pop("start_step", 6)}
+        stopper = Spec("nas.stoppers.curve.CurveStopper", options)
     else:
         given = "its own class" if choice.builtin is None else repr(choice.builtin)
         raise ConfigurationError(
@@ -79,7 +79,7 @@ def stopper_spec(choice: TunerChoice) -> Spec:
         )
     if arguments:
         raise ConfigurationError(f"assessor.classArgs.{sorted(arguments)[0]}: {choice.builtin} has no such argument")
-    return found
+    return stopper
 
 
 def _batch_points(space: Mapping[str, Any]) -> list[Arguments]:

@@ -317,13 +317,13 @@ class _Reader:
         return value
 
     def _duration(self, *names: str) -> float | None:
-        """Returns seconds."""
+        """Returns the first of these fields in seconds."""
         for name in names:
             value = self._content.get(name)
             if value is None:
                 continue
-            found = _DURATION.fullmatch(str(value))
-            if found is None or isinstance(value, bool):
+            match = _DURATION.fullmatch(str(value))
+            if match is None or isinstance(value, bool):
                 raise ConfigurationError(f"{name} ({value!r}) must be a whole number with s, m, h or d, such as 1h")
-            return float(found[1]) * _SECONDS[found[2]]
+            return float(match[1]) * _SECONDS[match[2]]
         return None

@@ -81,7 +81,7 @@ class ParentRule:
 
 
 def _owner(folder: str, candidates: Mapping[int, tuple[Any, Any]]) -> int | None:
-    """Returns the first configuration whose parameters or result name the folder as their own."""
+    """Returns the first configuration with the folder in its parameters or result."""
     for number, known in candidates.items():
         if any(folder == content.get(key) for content in known if isinstance(content, dict) for key in SAVE_PARAMETERS):
             return number

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from nas.compat.rafiki.log import shown
+from nas.compat.rafiki.log import number_text
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
@@ -173,10 +173,10 @@ class _SearchRun:
                 print(log, end="")
                 raise TemplateFailedError(f"the test of trial {self.best.number} failed: {log.splitlines()[-1]}")
             self.test_score = tested.get("metrics", {}).get("score")
-            score = shown(self.best.metrics["score"])
+            score = number_text(self.best.metrics["score"])
             print(f"best: trial {self.best.number}, score {score}, knobs {self.knobs(self.best)}")
             if self.test_score is not None:
-                print(f"score on the test data: {shown(self.test_score)}")
+                print(f"score on the test data: {number_text(self.test_score)}")
 
     def knobs(self, trial: Trial) -> dict[str, Any]:
         """Returns the knobs of the trial's model."""
@@ -194,7 +194,7 @@ class _SearchRun:
             if trial.state is State.FAILED:
                 why = (trial.error or f"{trial.reason}").strip().splitlines()[-1]
                 raise TemplateFailedError(f"trial {trial.number} failed: {why}")
-            print(f"score: {shown(trial.metrics['score'])}" if trial.metrics else "no score")
+            print(f"score: {number_text(trial.metrics['score'])}" if trial.metrics else "no score")
 
 
 BUDGET = ("TIME_HOURS", "MODEL_TRIAL_COUNT", "GPU_COUNT")

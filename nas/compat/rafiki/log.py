@@ -55,7 +55,7 @@ class ModelLogger:
             TrialStopped: the trial must end; do not catch it.
         """
         found = {name: _number(name, value) for name, value in metrics.items()}
-        text = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
+        text = ", ".join(f"{name}={number_text(value)}" for name, value in found.items())
         print(*filter(None, [str(msg), text]), sep=": ", flush=True)
         run: TrialRun | None = getattr(self._current, "run", None)
         finite = {k: v for k, v in found.items() if math.isfinite(v) and k not in ("self", "step")}
@@ -63,7 +63,7 @@ class ModelLogger:
             run.report(len(run.curve) + 1, **finite)
 
 
-def shown(value: float) -> str:
+def number_text(value: float) -> str:
     """Returns the shortest text of a number: 0.9 for a float that was converted from ``float32``."""
     if isinstance(value, int) or not math.isfinite(value) or not -_MAX_FLOAT32 <= value <= _MAX_FLOAT32:
         return str(value)

@@ -1,4 +1,4 @@
-"""Every tuner, stopper, problem and storage that conf/ names keeps its contract; new ones are found by their yaml."""
+"""Contracts of all tuners, stoppers, problems and storages of conf/, found by their yaml files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMALL = ParameterSpace({"a": Choice(1, 2), "b": Choice("x", "y")})
 
 
 def choices(group: str) -> dict[str, dict[str, Any]]:
-    """The yaml files of a folder of conf/ by name, but for the one that stands for the user's own."""
+    """Returns the yaml files of a folder of conf/ by name, without the one for a user's own class."""
     found = {}
     for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
         if path.stem != "custom":
@@ -80,7 +80,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in DATA_FILES else na
 
 
 def test_everything_is_found() -> None:
-    """The folders of conf/ hold at least what the documents name."""
+    """The folders of conf/ have at least the documented choices."""
     assert TUNERS.keys() >= {"random", "evolution"}
     assert STOPPERS.keys() >= {"median", "asha", "curve", "patience"}
     assert PROBLEMS.keys() >= {"digits", "fashion_mnist"}
@@ -90,7 +90,7 @@ def test_everything_is_found() -> None:
 @pytest.mark.parametrize("space", [SPACE, SMALL], ids=["mixed", "four points"])
 @pytest.mark.parametrize("name", SLOW_TUNERS)
 def test_tuner(name: str, space: ParameterSpace) -> None:
-    """The tuner is a function of the lineage, at any number of slots, with failures, and after a resume."""
+    """The tuner is a function of the lineage, for any slots, with failures, and after a resume."""
     changes: dict[str, Any] = dict(FEW_MODELS.get(name, {}))
     if name == "batch":
         rng = random.Random(0)
@@ -103,7 +103,7 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [name for name in TUNERS if name != "batch"])
 def test_tuner_under_a_constraint(name: str) -> None:
-    """Whatever the tuner, no trial is larger than allowed, and the search has as many trials as it may."""
+    """With any tuner, no trial exceeds the limit, and the search has its number of trials."""
     tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}))
     search = Search(problem=Spec.of(SizeProblem), tuner=tuner, constraints={"size": 8})
     found = run_search(search, root=f"memory://constraint-{name}", budget=Budget(trials=24))
@@ -128,24 +128,24 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "changes"), OPTIONS, ids=[f"{name}-{changes}" for name, changes in OPTIONS])
 def test_tuner_with_options(name: str, changes: dict[str, Any]) -> None:
-    """Its other kinds keep the contract too; weights that a tuner may name are never deleted."""
+    """Tuners with other options keep the contract; weights that a tuner may name are never deleted."""
     check_tuner(spec(TUNERS[name], **changes), SPACE, METRICS, n_trials=16)
 
 
 @pytest.mark.parametrize("name", STOPPERS)
 def test_stopper(name: str) -> None:
-    """The stopper is a function of what it sees, spares the best, and ends the hopeless."""
+    """The stopper is a function of its input, never ends the best, and ends hopeless trials."""
     check_stopper(spec(STOPPERS[name]), METRICS)
 
 
 def test_hyperband() -> None:
-    """With brackets, and a last step, asha keeps the contract as well."""
+    """asha with brackets and a last step keeps the contract."""
     check_stopper(spec(STOPPERS["asha"], brackets=3, max_steps=27, reduction=2), METRICS)
 
 
 @pytest.mark.parametrize("name", SLOW)
 def test_problem(name: str, tmp_path: Path) -> None:
-    """The problem trains, honors its policies, and hands its weights on to the bit."""
+    """The problem trains, follows its policies, and passes on weights to the bit."""
     content = PROBLEMS[name]
     changes: dict[str, Any] = {}
     if name in DATA_FILES:
@@ -168,7 +168,7 @@ def test_problem(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(STORAGES.keys() - {"s3", "sftp"}))
 def test_storage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The storage's files are whole, exclusive where asked, and verified."""
+    """The storage's files are atomic, exclusive on request, and verified."""
     root = str(STORAGES[name]["root"])
     if name == "nfs" and not Path(root).is_dir():
         pytest.skip(f"no NFS at {root}; set HEIRLOOM_ROOT to a folder on one")
@@ -179,7 +179,7 @@ def test_storage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_s3_storage(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same holds in S3, with the credentials and the endpoint in the environment, as conf/storage/s3.yaml wants."""
+    """The same holds in S3, with credentials and endpoint in the environment, as conf/storage/s3.yaml needs."""
     for variable, value in s3.environment().items():
         monkeypatch.setenv(variable, value)
 
@@ -193,7 +193,7 @@ def test_sftp_storage(sftp_port: int, tmp_path: Path) -> None:
 
 
 class Remembering(RandomTuner):
-    """Answers by how often it was asked: resuming it is not asking again."""
+    """Answers by the number of asks, so that resuming changes its answers."""
 
     n_asks = 0
 
@@ -210,42 +210,42 @@ class Global(RandomTuner):
 
 
 class Outside(RandomTuner):
-    """Proposes what is no point."""
+    """Proposes an invalid point."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         return Proposal(point={"unknown": 1})
 
 
 class Blocking(RandomTuner):
-    """Waits for more results than its slots will ever give it at once."""
+    """Waits for more results than its slots can give at once."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         return super().ask(lineage, number, job) if number < 3 else WAIT
 
 
 class Hashing(RandomTuner):
-    """Draws by Python's hash of text, which differs from process to process."""
+    """Draws by Python's hash of text, which differs between processes."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         return Proposal(point=self.space.sample(random.Random(hash(f"{number}"))))
 
 
 class Forgetful(EvolutionTuner):
-    """Names parents of which it does not say that it may."""
+    """Names parents that may_inherit_from does not list."""
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         return ()
 
 
 class Reviving(RandomTuner):
-    """Leaves a trial out, and gives it again later."""
+    """Leaves out a trial, and names it again later."""
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         return [0] if len(lineage) % 2 else []
 
 
 class Peeking(EvolutionTuner):
-    """Looks whether the dead still have weights."""
+    """Uses the number of trials with deleted weights."""
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         n_weights_deleted = sum(trial.weights_deleted for trial in lineage)
@@ -267,12 +267,12 @@ class TestBrokenTuners:
         ],
     )
     def test_broken_tuner_is_found(self, tuner: type[Tuner], line: str) -> None:
-        """A tuner that breaks its contract is told how."""
+        """A tuner that breaks its contract is reported with the reason."""
         with pytest.raises(AssertionError, match=line):
             check_tuner(Spec.of(tuner), SPACE, METRICS)
 
     def test_tuner_may_refuse_a_space(self) -> None:
-        """A tuner that can't do with a space of one point may say so."""
+        """A tuner may refuse a space of one point."""
 
         check_tuner(Spec.of(Choosy), SPACE, METRICS, n_trials=10)
 
@@ -285,7 +285,7 @@ class Choosy(EvolutionTuner):
 
 
 class Counting(Stopper):
-    """Judges by how often it was asked."""
+    """Decides by the number of asks."""
 
     n_asks = 0
 
@@ -302,28 +302,28 @@ class Rolling(Stopper):
 
 
 class Salted(Stopper):
-    """Judges by Python's hash of text, which differs from process to process."""
+    """Decides by Python's hash of text, which differs between processes."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return is_poor(self, trial) and hash(f"{trial.number}") % 2 == 0
 
 
 class Directionless(Stopper):
-    """Takes greater values for better ones whatever the metric says."""
+    """Treats greater values as better for any metric."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return trial.curve[-1][1].get("accuracy", 1.0) < 0.1
 
 
 class Merciless(Stopper):
-    """Ends every trial at its fifth report."""
+    """Ends each trial at its fifth report."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return len(trial.curve) == 5
 
 
 class Ambitious(Stopper):
-    """Ends who is not far better than the best, however well it does."""
+    """Ends each trial that is not far better than the best."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         best = lineage.best(self.metrics[0])
@@ -331,28 +331,28 @@ class Ambitious(Stopper):
 
 
 class Lenient(Stopper):
-    """Ends nobody."""
+    """Ends no trial."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return False
 
 
 class Trusting(Stopper):
-    """Takes it that every report holds the metric."""
+    """Assumes that each report has the metric."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return self.metrics[0].rank(trial.curve[-1][1]["accuracy"]) < -1
 
 
 class Vague(Stopper):
-    """Answers something that may be taken for a bool."""
+    """Returns a value that is only truthy."""
 
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
         return None  # type: ignore[return-value]
 
 
 def is_poor(stopper: Stopper, trial: Trial) -> bool:
-    """Whether its last report is below a tenth."""
+    """Returns whether the last report is below a tenth."""
     metric, reported = stopper.metrics[0], trial.curve[-1][1]
     return metric.name in reported and metric.rank(reported[metric.name]) < 0.1
 
@@ -373,13 +373,13 @@ class TestBrokenStoppers:
         ],
     )
     def test_broken_stopper_is_found(self, stopper: type[Stopper], line: str) -> None:
-        """A stopper that breaks its contract is told how."""
+        """A stopper that breaks its contract is reported with the reason."""
         with pytest.raises(AssertionError, match=line):
             check_stopper(Spec.of(stopper), METRICS)
 
 
 class Dice(ExportProblem):
-    """Scores by a generator that nothing seeds."""
+    """Scores by an unseeded generator."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         super().train(run)
@@ -387,7 +387,7 @@ class Dice(ExportProblem):
 
 
 class NoInheritance(ExportProblem):
-    """Declares SHARE_PARAMS and starts afresh."""
+    """Declares SHARE_PARAMS, but starts from scratch."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         run.save(network())
@@ -408,7 +408,7 @@ class TrainsAnyway(ExportProblem):
 
 
 class NeverShort(ExportProblem):
-    """Declares EARLY_STOP and trains as long as ever."""
+    """Declares EARLY_STOP, but trains in full."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         run.report(1, score=0.5)
@@ -416,7 +416,7 @@ class NeverShort(ExportProblem):
 
 
 class Deaf(ExportProblem):
-    """Goes on after a stop."""
+    """Continues after a stop."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         super().train(run)
@@ -427,7 +427,7 @@ class Deaf(ExportProblem):
 class TestProblems:
     @pytest.mark.parametrize("problem", [ExportProblem, PlainProblem])
     def test_sound_problem_passes(self, problem: type[PlainProblem]) -> None:
-        """A problem that keeps the contract passes, with everything or with nothing but train."""
+        """A correct problem passes, with all methods or with train alone."""
         check_problem(Spec.of(problem))
 
     @pytest.mark.parametrize(
@@ -441,11 +441,11 @@ class TestProblems:
         ],
     )
     def test_broken_problem_is_found(self, problem: type[ScoreProblem], line: str) -> None:
-        """A problem that breaks its contract is told how."""
+        """A problem that breaks its contract is reported with the reason."""
         with pytest.raises(AssertionError, match=line):
             check_problem(Spec.of(problem))
 
     def test_failing_problem_tells_its_error(self) -> None:
-        """Where training fails, the check shows the failure's traceback."""
+        """If training fails, the check shows the traceback."""
         with pytest.raises(AssertionError, match="RuntimeError: no score for"):
             check_problem(Spec.of(ScoreProblem, search=[None] * 100))

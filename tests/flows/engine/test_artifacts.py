@@ -1,4 +1,4 @@
-"""Artifacts of a flow run, written to small servers that take them, refuse them, or are not there."""
+"""Artifacts of a flow run, with servers that accept them, refuse them, or are missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACK = Reference("packs/000007-ab.safetensors", 4_000_000, digest_of(b"pack"))
 
 
 class Api(ThreadingHTTPServer):
-    """Keeps what it is sent, and answers each request with the same text."""
+    """Records requests, and answers each with the same text."""
 
     def __init__(self, answer: str, status: int = 200) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -97,8 +97,8 @@ def published(number: int) -> Trial:
     return replace(trial(number, 0.5), checkpoint=weights, donor=3, inherited=0.625)
 
 
-def test_a_checkpoint_says_what_and_whose() -> None:
-    """Its text holds the paths, the size of all, the digest, the donor and the share."""
+def test_a_checkpoint_artifact_has_size_digest_and_donor() -> None:
+    """Its text has paths, total size, digest, donor and share."""
     text = checkpoint_text(published(7))
 
     for row in (MANIFEST.path, PACK.path, "4,000,120", MANIFEST.digest, "trial 3", "62.5%"):
@@ -106,7 +106,7 @@ def test_a_checkpoint_says_what_and_whose() -> None:
 
 
 def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
-    """Trials of a later stage go before cheap ones, whatever their scores; then the better goes first."""
+    """Trials of a later stage come before cheap ones, then better scores come first."""
     shown = artifacts(api.url, [])
     for each in (trial(0, 0.3), trial(1, 0.1), trial(2, 0.4, "final"), trial(3, 0.2, "final")):
         shown.observe(Finished(each))
@@ -118,7 +118,7 @@ def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
 
 
 def test_weights_are_shown_on_their_task_run(api: Api) -> None:
-    """The artifact of a trial's checkpoint names the trial's task run and the flow run."""
+    """A checkpoint's artifact names the trial's task run and the flow run."""
     shown = artifacts(api.url, [])
     shown.observe(Finished(published(7)))
     shown.close(5)
@@ -129,7 +129,7 @@ def test_weights_are_shown_on_their_task_run(api: Api) -> None:
 
 @pytest.mark.parametrize("api", [('{"state_type": "CANCELLING"}',), ('{"state_type": "CANCELLED"}',)], indirect=True)
 def test_a_cancel_is_posted(api: Api) -> None:
-    """A flow run that someone cancels in Prefect asks the loop to stop."""
+    """A flow run canceled in Prefect asks the controller to stop."""
     events: list[Event] = []
     shown = artifacts(api.url, events)
     until = time.monotonic() + 10
@@ -141,8 +141,8 @@ def test_a_cancel_is_posted(api: Api) -> None:
 
 
 @pytest.mark.parametrize("api", [("no", 500), ("<html>not Prefect</html>",), ('{"detail": "?"}',)], indirect=True)
-def test_what_a_server_refuses_is_counted(api: Api) -> None:
-    """Errors and nonsense cost each artifact once, and nothing else."""
+def test_refused_artifacts_are_counted(api: Api) -> None:
+    """An error or invalid answer loses one artifact, and nothing else."""
     shown = artifacts(api.url, [])
     for number in (1, 2):
         shown.observe(Finished(published(number)))
@@ -151,8 +151,8 @@ def test_what_a_server_refuses_is_counted(api: Api) -> None:
     assert shown.n_lost == 3
 
 
-def test_a_server_that_is_gone_holds_nothing_up() -> None:
-    """Without a server a thousand trials are observed, and all is closed, within its bound."""
+def test_a_missing_server_does_not_block() -> None:
+    """Without a server a thousand trials are observed, and closing ends within its bound."""
     shown = artifacts("http://127.0.0.1:9/api", [])
     began = time.monotonic()
     for number in range(1000):
@@ -184,10 +184,10 @@ with api_client(sys.argv[1]) as client:
     ],
     ids=["basic", "key", "environment", "both", "nothing"],
 )
-def test_who_asks_is_what_prefects_settings_say(
+def test_credentials_come_from_prefects_settings(
     api: Api, tmp_path: Path, profile: dict[str, str], environment: dict[str, str], expected: str | None
 ) -> None:
-    """The active profile, or the environment before it, says with which password or key Prefect's server is asked."""
+    """The active profile, or the environment before it, gives the password or key of Prefect's server."""
     lines = [f'{name} = "{value}"' for name, value in profile.items()]
     profiles = tmp_path / "profiles.toml"
     profiles.write_text(

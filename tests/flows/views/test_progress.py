@@ -1,4 +1,4 @@
-"""What progress says of how far a search has come."""
+"""The search's progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:
 
 
 def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is proposed besides those that were wanted belongs to the total, so that it is never less than what is done.
+    """Proposed trials beyond the planned ones count in the total, so it is never below the number done.
 
     One trial more, and both finalists of before have been overtaken: one of the new ones had been proposed already.
     """
@@ -39,8 +39,8 @@ def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: 
     assert re.findall(r"^\[(\d+/\d+) done\]", capsys.readouterr().err, re.MULTILINE) == ["7/8", "8/9", "9/9"]
 
 
-def test_the_best_so_far_is_whom_the_summary_will_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of equals the lower number, however they finish; a stopped trial, whatever its score, is none."""
+def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of equals the lower number is best, in any order; a stopped trial never is."""
     scores = {3: 0.5, 1: 0.5, 2: 0.9, 0: 0.4}
     done = [
         replace(trial(n, "search", State.STOPPED if n == 2 else State.COMPLETE), metrics={"score": score})

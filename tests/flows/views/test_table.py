@@ -1,4 +1,4 @@
-"""The lineage as a table: names, order and types of its columns, and what csv and json make of them."""
+"""The lineage as a table: columns, order and types, and its csv and json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = [
 
 
 def strict(text: str) -> list[dict[str, object]]:
-    """JSON without NaN, Infinity or a key that occurs twice."""
+    """Parses JSON without NaN, Infinity or repeated keys."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         assert len({name for name, _ in pairs}) == len(pairs)
@@ -38,7 +38,7 @@ def strict(text: str) -> list[dict[str, object]]:
 
 
 def test_columns() -> None:
-    """The columns are those of the contract, in its order, with test scores after the validation scores."""
+    """The columns are the contract's, in order, with test scores after validation scores."""
     one = trial(
         0, score=0.5, point={"b": 1, "a": {"deep": {"er": 2}, "wide": 3}}, metrics={"accuracy": 0.5, "loss": 1.0}
     )
@@ -53,7 +53,7 @@ def test_columns() -> None:
 
 
 def test_no_trials() -> None:
-    """A lineage without trials has the columns that are known, their types included, and no rows."""
+    """A lineage without trials has the known columns with their types, and no rows."""
     table = lineage_table(Lineage.of([]), metrics=[Metric("accuracy")])
 
     assert list(table.columns) == [*FIRST, "metric.accuracy", "checkpoint_bytes", "weights_deleted", "error"]
@@ -62,7 +62,7 @@ def test_no_trials() -> None:
 
 
 def test_a_second_parent_has_a_column() -> None:
-    """Only where a trial has two, as a whole number."""
+    """The column exists only if a trial has two parents, as a whole number."""
     trials = [trial(0), trial(1), trial(2, parents=(1, 0)), trial(3, parents=(2,))]
     table = lineage_table(Lineage.of(trials))
 
@@ -72,7 +72,7 @@ def test_a_second_parent_has_a_column() -> None:
 
 
 def test_rows_in_order_of_number() -> None:
-    """Each trial has one row, in order of number, the unfinished ones too."""
+    """Each trial has one row, in order of number, unfinished ones included."""
     trials = evolved(20)
     table = lineage_table(Lineage.of([*reversed(trials), trial(20, parents=(3,))]))
 
@@ -82,7 +82,7 @@ def test_rows_in_order_of_number() -> None:
 
 
 def test_types_are_nullable() -> None:
-    """Columns with gaps keep whole numbers whole and truths true."""
+    """Columns with gaps keep integers and bools."""
     trials = [trial(0, score=0.5, point={"n": 3, "flag": True}), trial(1, parents=(0,), score=1, point={"name": "x"})]
     table = lineage_table(Lineage.of(trials))
 
@@ -96,7 +96,7 @@ def test_types_are_nullable() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_not_finite_is_unknown(value: float) -> None:
-    """What is not finite is empty in csv and null in json."""
+    """NaN and infinities are empty in csv and null in json."""
     table = lineage_table(Lineage.of([trial(0, score=value, inherited=value)]))
 
     assert table["metric.accuracy"].isna().all()
@@ -106,7 +106,7 @@ def test_not_finite_is_unknown(value: float) -> None:
 
 
 def test_donor() -> None:
-    """The donor is whose weights went in: a number, or another search's trial by name; not what was proposed."""
+    """The donor is the trial that gave weights, by number or name, not the proposed one."""
     trials = [
         trial(0, score=0.5),
         trial(1, parents=(0,), donors=(0,), score=0.6, donor=None),
@@ -122,14 +122,14 @@ def test_donor() -> None:
 
 
 def test_policies_are_joined() -> None:
-    """The policies stand in one cell, in alphabetical order, joined by '+'."""
+    """Policies are in one cell, in alphabetical order, joined by '+'."""
     table = lineage_table(Lineage.of([trial(0, policies=frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP}))]))
 
     assert table["policies"].tolist() == ["EARLY_STOP+SHARE_PARAMS"]
 
 
 def test_error_is_the_last_line() -> None:
-    """Of a traceback the last line is shown; of a finalist whose test failed, that it did."""
+    """The error is a traceback's last line, or that a finalist's test failed."""
     failed = replace(trial(0), state=State.FAILED, reason=Reason.EXCEPTION, error="Traceback:\n  x\nValueError: no\n\n")
     table = lineage_table(Lineage.of([failed, trial(1, score=0.5)]), {1: {"trial": 1, "error": "no test data"}})
 
@@ -138,7 +138,7 @@ def test_error_is_the_last_line() -> None:
 
 
 def test_csv_round_trip() -> None:
-    """pandas reads from the csv what the table holds, to the last bit."""
+    """pandas reads the csv as the table's values, to the last bit."""
     table = lineage_table(Lineage.of(evolved(40)))
     back = pd.read_csv(io.StringIO(to_csv(table)), dtype=str)
 
@@ -150,7 +150,7 @@ def test_csv_round_trip() -> None:
 
 
 def test_json_rows() -> None:
-    """The json is an array of objects, each with all columns as keys; lists stay lists."""
+    """The json is an array of objects with all columns as keys; lists stay lists."""
     table = lineage_table(Lineage.of(evolved(40)))
     rows = strict(to_json(table))
 
@@ -161,7 +161,7 @@ def test_json_rows() -> None:
 
 
 def test_numbers_beyond_64_bits() -> None:
-    """A whole number that no 64 bits hold, and a column of words and numbers, stay what they are."""
+    """Integers beyond 64 bits, and a mixed column of words and numbers, are unchanged."""
     table = lineage_table(Lineage.of([trial(0, point={"seed": 2**70, "x": 1}), trial(1, point={"x": "one"})]))
 
     rows = strict(to_json(table))
@@ -169,7 +169,7 @@ def test_numbers_beyond_64_bits() -> None:
 
 
 def test_halves_of_characters_are_escaped() -> None:
-    """What Python makes of an undecodable file name can be in a record; the table says it in characters."""
+    """Surrogates from undecodable file names are escaped."""
     odd = trial(0, point={"data": "a\udcff", "files": ["é", "\udcfe"]}, metrics={"m\ud800": 0.5})
     failed = replace(trial(1), state=State.FAILED, reason=Reason.EXCEPTION, error="OSError: no file a\udcff")
     table = lineage_table(Lineage.of([odd, failed]))

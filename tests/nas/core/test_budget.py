@@ -1,4 +1,4 @@
-"""Budgets: what they allow, and what they refuse to be."""
+"""Budgets: allowed trials, and refused values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nas.core.errors import ConfigurationError
 
 
 def test_nothing_set_is_sixteen_trials() -> None:
-    """Without any bound a search has 16 trials; with one, that one alone."""
+    """Without any limit a search has 16 trials; a set limit is the only one."""
     assert Budget().trials == 16
     assert Budget(hours=1.0).trials is None
     assert Budget(gpu_hours=1.0).trials is None
@@ -25,21 +25,21 @@ def test_trials_are_counted() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 40, True, "0.4", math.nan])
 def test_final_share_is_a_part_of_the_hours(share: object) -> None:
-    """All of the hours would leave none to search."""
+    """A final share of all hours is refused, since it leaves none for the search."""
     with pytest.raises(ConfigurationError, match=r"budget\.final_share \(.*\) must be a share of the hours"):
         Budget(final_share=share)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wish", ["kill", None, True])
 def test_at_the_deadline_trials_finish_or_stop(wish: object) -> None:
-    """There is no third way."""
+    """Other values of at_deadline are refused."""
     with pytest.raises(ConfigurationError, match=r"budget\.at_deadline \(.*\) must be finish or stop"):
         Budget(at_deadline=wish)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("trials", [0, -1, 1.5, 16.0, "16", True])
 def test_trials_must_be_a_whole_number(trials: object) -> None:
-    """Trials that are no whole number of at least 1 are refused, with the value."""
+    """Trials must be a whole number of at least 1; the error shows the value."""
     with pytest.raises(ConfigurationError, match=r"budget\.trials \("):
         Budget(trials=trials)  # type: ignore[arg-type]
 
@@ -47,13 +47,13 @@ def test_trials_must_be_a_whole_number(trials: object) -> None:
 @pytest.mark.parametrize("hours", [0, -1.0, math.nan, math.inf, "1", True])
 @pytest.mark.parametrize("name", ["hours", "gpu_hours"])
 def test_hours_must_be_positive(name: str, hours: object) -> None:
-    """Hours that are not a finite number greater than 0 are refused, naming which."""
+    """Hours must be a finite number greater than 0; the error names the option."""
     with pytest.raises(ConfigurationError, match=rf"budget\.{name} \(.* must be a number greater than 0"):
         Budget(**{name: hours})  # type: ignore[arg-type]
 
 
 def test_jobs_are_counted_by_themselves() -> None:
-    """A budget of jobs forbids a further job, and no trial of those that have begun."""
+    """A budget of jobs limits new jobs, not the trials of started ones."""
     budget = Budget(jobs=2)
 
     assert budget.trials is None

@@ -1,4 +1,4 @@
-"""The lineage: order of learning, the family, and views that do not change under a tuner."""
+"""The lineage: order of learning, relatives, and immutable views."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_order_is_that_of_learning() -> None:
 
 
 def test_view_does_not_grow() -> None:
-    """What a tuner was shown stays as it was when further trials are learned."""
+    """A tuner's view stays unchanged when further trials are learned."""
     log = LineageLog([trial(0)])
     lineage = log.view()
     log.append(trial(1))
@@ -57,7 +57,7 @@ def test_view_does_not_grow() -> None:
 
 @pytest.mark.parametrize("wrong", [running(1), trial(0)], ids=["unfinished", "twice"])
 def test_log_takes_finished_trials_once(wrong: Trial) -> None:
-    """A trial that is not finished, or learned already, is refused."""
+    """A trial that is unfinished, or learned already, is refused."""
     log = LineageLog([trial(0)])
 
     with pytest.raises(ValueError, match=f"trial {wrong.number} "):
@@ -65,7 +65,7 @@ def test_log_takes_finished_trials_once(wrong: Trial) -> None:
 
 
 def test_trials_are_found_by_number() -> None:
-    """Finished and pending trials are found; another number raises, naming it."""
+    """Finished and pending trials are found; another number raises an error that names it."""
     lineage = Lineage.of([trial(4), running(7)])
 
     assert lineage[4].state == State.COMPLETE
@@ -77,7 +77,7 @@ def test_trials_are_found_by_number() -> None:
 
 
 def test_points_are_known_by_value() -> None:
-    """has_point knows finished and pending points, in any order of their keys, and tells 1 from 1.0."""
+    """has_point finds finished and pending points in any key order, and tells 1 from 1.0."""
     finished = replace(trial(0), proposal=Proposal(point={"a": 1, "b": {"c": [1, 2]}}))
     lineage = Lineage.of([finished, running(1)])
 
@@ -87,13 +87,13 @@ def test_points_are_known_by_value() -> None:
 
 
 def test_point_that_is_no_json_is_refused() -> None:
-    """Asking for a point that no record can hold is an error, not False."""
+    """Asking for a point that no record can hold raises an error instead of returning False."""
     with pytest.raises(PointError, match="not plain JSON"):
         Lineage.of([]).has_point({"x": {1}})
 
 
 def test_best_is_by_direction() -> None:
-    """best gives the greatest where the metric is maximized and the least where it is minimized, the best first."""
+    """best returns the greatest values of a maximized metric, the least of a minimized one, best first."""
     lineage = Lineage.of([trial(n, accuracy=value, loss=value) for n, value in enumerate([0.2, 0.9, 0.5])])
 
     assert numbers(lineage.best(ACCURACY, 3)) == [1, 2, 0]
@@ -101,21 +101,21 @@ def test_best_is_by_direction() -> None:
 
 
 def test_zero_is_a_score() -> None:
-    """A trial that scored 0 is ranked; one that did not score is not."""
+    """A trial with score 0 is ranked, and one without a score is not."""
     lineage = Lineage.of([trial(0, loss=0.0), trial(1, loss=0.1), trial(2), trial(3, state=State.FAILED, loss=-1.0)])
 
     assert numbers(lineage.best(LOSS, 9)) == [0, 1]
 
 
 def test_equals_are_ranked_by_number() -> None:
-    """Of equal scores the lower number is better, in whatever order they were learned."""
+    """Of equal scores the lower number is better, in any order of learning."""
     lineage = Lineage.of([trial(2, accuracy=1.0), trial(0, accuracy=1.0), trial(1, accuracy=1.0)])
 
     assert numbers(lineage.best(ACCURACY, 2)) == [0, 1]
 
 
 def test_not_finite_is_no_score() -> None:
-    """A NaN that a record should not hold is never the best."""
+    """A NaN score is never the best."""
     lineage = Lineage.of([trial(0, accuracy=math.nan), trial(1, accuracy=0.1)])
 
     assert numbers(lineage.best(ACCURACY, 2)) == [1]
@@ -127,7 +127,7 @@ def test_stopped_trials_are_ranked() -> None:
 
 
 def test_ancestors_are_the_line_of_first_parents() -> None:
-    """ancestors goes from the parent back to the founder, along first parents; a founder has none."""
+    """ancestors follows first parents back to a trial without a parent, which has none."""
     lineage = Lineage.of([trial(0), trial(1), trial(2, 1, 0), trial(3, 2)])
 
     assert numbers(lineage.ancestors(3)) == [2, 1]
@@ -135,19 +135,19 @@ def test_ancestors_are_the_line_of_first_parents() -> None:
 
 
 def test_ancestors_of_a_pending_trial() -> None:
-    """The line of a running trial, and one through a running parent, is known."""
+    """ancestors works for a running trial, and through a running parent."""
     lineage = Lineage.of([trial(0), running(1, 0), running(2, 1)])
 
     assert numbers(lineage.ancestors(2)) == [1, 0]
 
 
 def test_line_ends_where_the_parent_is_unknown() -> None:
-    """A parent that the lineage does not hold ends the line."""
+    """ancestors ends at a parent outside the lineage."""
     assert Lineage.of([trial(5, 3)]).ancestors(5) == []
 
 
 def test_children_are_those_that_name_it() -> None:
-    """children are the trials that name it as a parent or as a donor."""
+    """children are the trials that name it as parent or donor."""
     by_donor = replace(trial(3), proposal=Proposal(point={"x": 3}, donors=(0, "other:0")))
     lineage = Lineage.of([trial(0), trial(1, 0), trial(2, 1), by_donor, running(4, 0)])
 
@@ -156,7 +156,7 @@ def test_children_are_those_that_name_it() -> None:
 
 
 def test_edges_are_parents_and_donors_once() -> None:
-    """Each edge within the search is given once, also where a parent is the donor; other searches have none."""
+    """Each edge within the search comes once, also if a parent is the donor; other searches have none."""
     mixed = replace(trial(2), proposal=Proposal(point={"x": 2}, parents=(0, 1), donors=(1, "other:7")))
     lineage = Lineage.of([trial(0), trial(1, 0), mixed])
 
@@ -172,8 +172,8 @@ def test_states_are_counted() -> None:
 
 
 @given(st.permutations(range(8)), st.integers(0, 8))
-def test_every_view_is_a_beginning(order: list[int], n_learned: int) -> None:
-    """A view of n trials is the first n learned, and finds exactly those."""
+def test_every_view_is_a_prefix(order: list[int], n_learned: int) -> None:
+    """A view of n trials has exactly the first n learned."""
     lineage = LineageLog(map(trial, order)).view(n_learned)
 
     assert numbers(list(lineage)) == order[:n_learned]
@@ -182,7 +182,7 @@ def test_every_view_is_a_beginning(order: list[int], n_learned: int) -> None:
 
 
 def test_newest_scored_are_those_of_the_view() -> None:
-    """The last scored ones of a view, the newest first, whatever was learned after it; failed ones are left out."""
+    """newest_scored returns the view's last scored trials, newest first, without failed ones."""
     log = LineageLog([trial(0, accuracy=0.1), trial(1, state=State.FAILED), trial(2, accuracy=0.2)])
     early = log.view()
     assert numbers(early.newest_scored(ACCURACY, 2)) == [2, 0]

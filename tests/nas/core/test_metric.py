@@ -18,7 +18,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def test_better_is_by_direction() -> None:
-    """More is better where a metric is maximized, less where it is minimized, and equal is not better."""
+    """A greater value is better for a maximized metric, a smaller one for a minimized one; equal is not better."""
     up, down = Metric("accuracy"), Metric("loss", "minimize")
 
     assert up.is_better(0.2, than=0.1)
@@ -36,13 +36,13 @@ def test_rank_orders_as_better_does(one: float, other: float) -> None:
 
 
 def test_direction_is_checked() -> None:
-    """Another direction is refused, with those that there are."""
+    """Another direction is refused with the allowed ones."""
     with pytest.raises(ConfigurationError, match=r"metric loss: direction \('min'\) must be 'maximize' or 'minimize'"):
         Metric("loss", "min")  # type: ignore[arg-type]
 
 
 def test_scalars_of_libraries_become_plain() -> None:
-    """numpy's and torch's scalars become float or int, of the same value; whole numbers stay whole."""
+    """numpy's and torch's scalars become floats or ints of the same value."""
     plain = plain_metrics(
         {"a": np.float64(0.1), "b": np.int32(3), "c": torch.tensor(0.5), "d": torch.tensor(7), "e": 0, "f": 0.0}
     )
@@ -60,7 +60,7 @@ def test_single_precision_keeps_its_value() -> None:
 
 
 def test_whole_numbers_beyond_64_bits_become_floats() -> None:
-    """A whole number that 64 bits hold stays whole; a greater one is a float, infinite where no float is as great."""
+    """An integer beyond 64 bits becomes a float, infinite if it is too great."""
     plain = plain_metrics({"a": 2**63 - 1, "b": -(2**63), "c": 2**63, "d": -(10**5_000), "e": 10**5_000})
 
     assert plain == {"a": 2**63 - 1, "b": -(2**63), "c": 2.0**63, "d": -math.inf, "e": math.inf}
@@ -69,18 +69,18 @@ def test_whole_numbers_beyond_64_bits_become_floats() -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "two\nlines", "\udcff"], ids=ascii)
 def test_name_is_checked(name: str) -> None:
-    """A name that a record or a table could not hold is refused."""
+    """A name that a record or table can't hold is refused."""
     with pytest.raises(ConfigurationError, match=r"metric name .* must be 1 to 100 printable characters"):
         Metric(name)
 
 
 @pytest.mark.parametrize("value", ["0.5", None, True, np.bool_(True), [1.0], Decimal("0.5"), 1j])
-def test_what_is_no_number_is_refused(value: object) -> None:
-    """Text, None, a truth value or a list is refused, naming the metric and the value."""
+def test_other_types_are_refused(value: object) -> None:
+    """Text, None, a bool or a list is refused with the metric's name and the value."""
     with pytest.raises(TypeError, match=r"metric accuracy must be a number, not .*\(\w+\)"):
         plain_metrics({"accuracy": value})
 
 
 def test_not_finite_is_named() -> None:
-    """NaN and infinities are named; zero and great numbers are fine."""
+    """NaN and infinities are named; zero and large numbers are allowed."""
     assert not_finite({"a": math.nan, "b": 0.0, "c": -math.inf, "d": 1e308, "e": 10**400}) == ["a", "c"]

@@ -1,4 +1,4 @@
-"""Who is on the front, and how much it covers, against definitions that are slow and obvious."""
+"""Pareto fronts and hypervolume, compared with slow definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRICS = (Metric("accuracy"), Metric("flops", "minimize"))
 
 
 def trial(number: int, *scores: float | None, state: State = State.COMPLETE, stage: str = "search") -> Trial:
-    """A finished trial with these scores, None being one that it lacks."""
+    """Returns a finished trial with these scores; None is a missing one."""
     metrics = {m.name: s for m, s in zip(METRICS, scores, strict=False) if s is not None}
     return Trial(
         number=number, index=number, proposal=Proposal(point={"x": number}), state=state, metrics=metrics, stage=stage
@@ -24,33 +24,33 @@ def trial(number: int, *scores: float | None, state: State = State.COMPLETE, sta
 
 
 def drawn(n: int, n_objectives: int, seed: int, *, steps: int = 8) -> list[Losses]:
-    """Points of a coarse grid, so that some are equal and many have a coordinate in common."""
+    """Points of a coarse grid, with equal points and shared coordinates."""
     rng = random.Random(f"{n}/{n_objectives}/{seed}")
     return [tuple(float(rng.randrange(steps)) for _ in range(n_objectives)) for _ in range(n)]
 
 
 def covered(points: list[Losses], steps: int) -> int:
-    """The hypervolume to the reference (steps, ...) of whole-numbered points: the unit cells that a point covers."""
+    """Returns the hypervolume of whole-numbered points up to the reference (steps, ...), by counting unit cells."""
     cells = itertools.product(range(steps), repeat=len(points[0]) if points else 1)
     return sum(any(all(p <= c for p, c in zip(point, cell, strict=True)) for point in points) for cell in cells)
 
 
 class TestFront:
     def test_one_objective_has_a_front_of_one(self) -> None:
-        """It is the best trial; of equal ones, the first."""
+        """It is the best trial, the first of equal ones."""
         front = front_of([trial(0, 0.5), trial(2, 0.9), trial(1, 0.9)], METRICS[:1])
 
         assert front is not None
         assert [t.number for t in front.trials] == [1]
 
     def test_of_equal_trials_the_first(self) -> None:
-        """A trial that scores as another on the front is not on it, whatever the order they come in."""
+        """A trial with the scores of one on the front is not on it, in any order."""
         trials = [trial(2, 0.9, 5), trial(1, 0.9, 5), trial(0, 0.8, 4), trial(3, 0.8, 5)]
 
         assert numbers_on_front(trials, METRICS) == {0, 1}
 
     def test_only_complete_trials_with_every_value(self) -> None:
-        """Stopped, failed and running trials, a missing value and one that is not finite: none is on the front."""
+        """Stopped, failed and running trials, and those without a finite value, are not on the front."""
         trials = [
             trial(0, 0.1, 9),
             trial(1, 0.9, 1, state=State.STOPPED),
@@ -65,11 +65,11 @@ class TestFront:
         assert front_of(trials[1:], METRICS) is None
 
     def test_stages_have_fronts_of_their_own(self) -> None:
-        """A final's full score beats no cheap one."""
+        """A final's full score does not dominate a cheap one."""
         assert numbers_on_front([trial(0, 0.5, 5), trial(1, 0.9, 5, stage="final")], METRICS) == {0, 1}
 
     def test_reference_is_the_worst_seen_or_given(self) -> None:
-        """By default the worst of all that compete; a metric may give its own, and the front says which did."""
+        """The default is the worst competing value; a metric may set its own, and the front says so."""
         trials = [trial(0, 0.5, 1), trial(1, 0.9, 3), trial(2, 0.4, 7)]
         seen = front_of(trials, METRICS)
         given = front_of(trials, (Metric("accuracy", reference=0.0), METRICS[1]))
@@ -84,8 +84,8 @@ class TestFront:
 
 
 @pytest.mark.parametrize("n_objectives", [1, 2, 3, 4])
-def test_hypervolume_is_what_the_points_cover(n_objectives: int) -> None:
-    """It equals the count of cells, with points that are beaten, equal, or beyond the reference point."""
+def test_hypervolume_equals_the_covered_cells(n_objectives: int) -> None:
+    """It equals the count of cells, with dominated, equal and outside points."""
     steps = {1: 12, 2: 12, 3: 7, 4: 5}[n_objectives]
     for n in (0, 1, 2, 5, 14):
         for seed in range(3):
@@ -97,7 +97,7 @@ def test_hypervolume_is_what_the_points_cover(n_objectives: int) -> None:
 
 @pytest.mark.parametrize("n_objectives", [1, 2, 3])
 def test_fronts_by_the_definition(n_objectives: int) -> None:
-    """The first front holds who is beaten by nobody; without it, the second does; every point is on one front."""
+    """The first front has the points that none dominates, the second those after removing it, and so on."""
     for seed in range(5):
         points = drawn(40, n_objectives, seed)
         left = list(range(len(points)))
@@ -114,14 +114,14 @@ def _beats(points: list[Losses], one: int, other: int) -> bool:
 
 
 def test_crowding() -> None:
-    """The ends are infinitely far from others; within, the neighbors' distance in shares of the range, summed."""
+    """Ends are infinitely far; inner points have the sum of their neighbors' distances as shares of the range."""
     assert crowding([(0.0, 10.0), (1.0, 5.0), (3.0, 4.0), (4.0, 0.0)]) == [math.inf, 1.35, 1.25, math.inf]
     assert crowding([(1.0, 1.0)]) == [math.inf]
     assert crowding([]) == []
 
 
 def test_best_first() -> None:
-    """Front by front, the ends of each first, then the least crowded; a point's equals come on later fronts."""
+    """Front by front: the ends first, then the least crowded; a point's equals come on later fronts."""
     points = [(1.0, 5.0), (9.0, 9.0), (0.0, 10.0), (3.0, 4.0), (4.0, 0.0), (0.0, 10.0)]
 
     assert best_first(points) == [2, 4, 0, 3, 1, 5]

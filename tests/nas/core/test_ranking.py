@@ -1,4 +1,4 @@
-"""Who competes to be the winner."""
+"""The candidates for finalists and winner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ranked(*trials: Trial, metric: Metric = Metric("a"), stages: tuple[str, ...]
 
 
 def test_competitors_are_of_the_last_stage_with_a_score() -> None:
-    """Finals compete by their full scores; before one does, the search's trials; stopped ones never do."""
+    """Finals compete by full scores, else search trials do; stopped trials never compete."""
     search = [trial(0, 0.9), trial(1, 0.95, state=State.STOPPED), trial(2, 0.8)]
     failed = trial(3, None, stage="final", state=State.FAILED)
     stopped = trial(4, 0.5, stage="final", state=State.STOPPED)
@@ -66,21 +66,21 @@ def finalists(n: int, trials: list[Trial], metrics: tuple[Metric, ...] = OBJECTI
 
 
 def test_finalists_come_from_the_front() -> None:
-    """The best of the first metric first, then the least crowded; more finalists follow, none is exchanged."""
+    """The best of the first metric comes first, then the least crowded; more finalists are only appended."""
     assert finalists(6, SEARCHED) == [0, 3, 2, 1, 4, 5]
     assert [finalists(n, SEARCHED) for n in (1, 2, 3)] == [[0], [0, 3], [0, 3, 2]]
     assert finalists(3, SEARCHED, OBJECTIVES[:1]) == [5, 0, 1]
 
 
-def test_a_finalist_whose_final_failed_gives_its_place_to_the_next() -> None:
-    """Of several objectives as of one."""
+def test_a_failed_final_is_replaced_by_the_next_finalist() -> None:
+    """This holds for several objectives as for one."""
     failed = replace(trial(6, None, stage="final", state=State.FAILED), proposal=Proposal(point={"x": 3}, parents=(3,)))
 
     assert finalists(2, [*SEARCHED, failed]) == [0, 2]
 
 
-def test_how_many_a_stage_trains_does_not_depend_on_how_far_it_is() -> None:
-    """Before, amid and after the finals, whatever came of them; no more than there are points."""
+def test_number_of_finalists_is_constant() -> None:
+    """It is the same before, during and after the finals, and at most the number of points."""
     ranking, final = Ranking(PLAN, OBJECTIVES, 2), PLAN.stages[1]
     done = replace(trial(6, 0.9, stage="final"), proposal=Proposal(point={"x": 0}, parents=(0,)))
     failed = replace(trial(7, None, stage="final", state=State.FAILED), proposal=Proposal(point={"x": 3}, parents=(3,)))
@@ -91,7 +91,7 @@ def test_how_many_a_stage_trains_does_not_depend_on_how_far_it_is() -> None:
 
 
 def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:
-    """Whatever the other metrics say."""
+    """Other metrics do not decide."""
     finals = [
         sized(6, 0.95, 100, stage="final"),
         sized(7, 0.94, 10, stage="final"),
@@ -101,8 +101,8 @@ def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:
     assert [t.number for t in ranking.competitors([*SEARCHED, *finals])] == [6, 7]
 
 
-def test_a_tuner_may_know_better_who_is_good() -> None:
-    """Finalists come in the order that the tuner gives, of the trials of the search stage alone."""
+def test_a_tuner_may_rank_the_finalists() -> None:
+    """Finalists come in the tuner's order, from the search stage alone."""
     trials = [trial(0, 0.9), trial(1, 0.5), trial(2, 0.7), trial(3, 0.99, stage="final")]
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Proposals and trials: frozen, and the same after any number of trips through JSON."""
+"""Proposals and trials: frozen, and equal after JSON."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ finished = {
 
 
 def types_of(value: object) -> object:
-    """The value with the type of each part: 1 and 1.0 and True differ."""
+    """Returns the value with the type of each part, since 1, 1.0 and True differ."""
     if isinstance(value, dict):
         return {key: types_of(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -92,7 +92,7 @@ def through_json(trial: Trial) -> Trial:
 
 @given(st.builds(Trial, **proposed, **finished))
 def test_finished_trial_is_the_same_after_json(trial: Trial) -> None:
-    """A finished trial that went through its two records is equal, whole and floating numbers told apart."""
+    """A finished trial is equal after its two records, with ints and floats kept apart."""
     again = through_json(trial)
 
     assert again == trial
@@ -103,18 +103,18 @@ def test_finished_trial_is_the_same_after_json(trial: Trial) -> None:
 
 @given(st.builds(Trial, **proposed))
 def test_unfinished_trial_is_the_same_after_json(trial: Trial) -> None:
-    """A proposal that went through its record is the same waiting trial."""
+    """A waiting trial is equal after its record."""
     assert through_json(trial) == trial
 
 
 @given(proposals)
 def test_proposal_is_the_same_after_json(proposal: Proposal) -> None:
-    """None and empty stay different: donors by default, and donors on purpose none."""
+    """Default donors (None) and no donors (empty) stay different."""
     assert proposal_from_json(json.loads(json.dumps(proposal.to_json()))) == proposal
 
 
 def test_zero_metrics_are_kept() -> None:
-    """Scores of 0, of the result and of the curve, are there after JSON, and are values."""
+    """Scores of 0 in result and curve survive JSON, and are values."""
     trial = Trial(
         number=0,
         index=0,
@@ -134,7 +134,7 @@ def test_zero_metrics_are_kept() -> None:
 
 
 def test_nested_point_keeps_order_and_types() -> None:
-    """A nested point comes back with its lists, its nulls and the order of its keys."""
+    """A nested point keeps its lists, nulls and key order."""
     point = {"b": [1, 1.0, True, None, {"z": "ü", "a": []}], "a": {"deep": {"er": 1e-300}}}
     trial = Trial(number=0, index=0, proposal=Proposal(point=point))
 
@@ -151,7 +151,7 @@ def test_single_precision_is_no_double() -> None:
     assert through_json(trial).point["x"].hex() == (0.1 + 0.2).hex()
 
 
-def test_trial_is_frozen_and_travels() -> None:
+def test_trial_is_frozen_and_can_be_pickled() -> None:
     """A trial can't be changed, and pickles to an equal one."""
     trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), checkpoint=CHECKPOINT)
 
@@ -169,7 +169,7 @@ def test_fidelity_is_a_share(fidelity: float) -> None:
 
 @pytest.mark.parametrize("sources", [("1",), (True,), (-1,), (1, 1), [1], 1, (None,), (1.0,), None], ids=str)
 def test_parents_are_numbers_of_trials(sources: Any) -> None:
-    """Parents that are no plain whole numbers from 0, or twice the same, are refused."""
+    """Parents must be distinct whole numbers from 0."""
     with pytest.raises(
         ConfigurationError, match=r"parents \(.*\) must be a tuple of numbers of trials from 0, each once"
     ):
@@ -178,7 +178,7 @@ def test_parents_are_numbers_of_trials(sources: Any) -> None:
 
 @pytest.mark.parametrize("sources", [(True,), (-1,), (1, 1), ("a:1", "a:1"), ["a:1"], "a:1", (None,), (1.0,)], ids=str)
 def test_donors_are_numbers_or_names(sources: Any) -> None:
-    """Donors that are neither numbers nor another search's names, or twice the same, are refused."""
+    """Donors must be distinct numbers or other searches' names."""
     with pytest.raises(ConfigurationError, match=r"donors \(.*\) must be a tuple of .* 'search:number' .* or local_"):
         Proposal(point={}, donors=sources)
 
@@ -189,13 +189,13 @@ def test_donors_are_numbers_or_names(sources: Any) -> None:
     ids=["tuple", "unknown", "text"],
 )
 def test_policies_are_policies(policies: Any) -> None:
-    """Policies by other names, or in another container, are refused."""
+    """Other names, and other containers, are refused as policies."""
     with pytest.raises(ConfigurationError, match=r"policies \(.*\) must be a frozenset of nas.Policy"):
         Proposal(point={}, policies=policies)
 
 
 def test_donors_are_by_default_the_parents() -> None:
-    """Weights come from the parents, unless the proposal names donors, or none on purpose."""
+    """The donors are the parents, unless the proposal names others or none."""
     assert Proposal(point={}, parents=(1, 2)).weight_donors == (1, 2)
     assert Proposal(point={}, parents=(1,), donors=("other:3",)).weight_donors == ("other:3",)
     assert Proposal(point={}, parents=(1,), donors=()).weight_donors == ()
@@ -205,15 +205,15 @@ def test_donors_are_by_default_the_parents() -> None:
     ("state", "value"), [("COMPLETE", 0.0), ("STOPPED", 0.0), ("FAILED", None), ("RUNNING", None), ("WAITING", None)]
 )
 def test_value_is_of_scored_trials(state: str, value: float | None) -> None:
-    """A score, zero included, is that of a complete or stopped trial; others have none."""
+    """Complete and stopped trials have a value, also zero; others have none."""
     trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State(state), metrics={"loss": 0.0})
 
     assert trial.value("loss") == value
     assert trial.value("accuracy") is None
 
 
-def test_stopped_has_what_it_reported_last() -> None:
-    """A trial that is stopped keeps its last report, which goes before what was known without training."""
+def test_stopped_trial_has_its_last_report() -> None:
+    """A stopped trial keeps its last report, which overrides static metrics."""
     trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.RUNNING)
     curve = [(1, {"accuracy": 0.25, "flops": 3.0}), (2, {"accuracy": 0.5, "flops": 4.0})]
 
@@ -224,7 +224,7 @@ def test_stopped_has_what_it_reported_last() -> None:
 
 
 def test_stopped_without_a_report_is_failed() -> None:
-    """A trial that has reported nothing before it is stopped is FAILED, also where metrics are known without it."""
+    """A trial stopped before any report is FAILED, even with static metrics."""
     trial = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.RUNNING)
 
     ended = trial.stop(Reason.DEADLINE, [], {"flops": 2.0})
@@ -234,7 +234,7 @@ def test_stopped_without_a_report_is_failed() -> None:
 
 
 def test_started_trial_is_running() -> None:
-    """A started trial is RUNNING, with its attempt, slot and donor; the trial it was made from is unchanged."""
+    """A started trial is RUNNING with attempt, slot and donor; the original is unchanged."""
     trial = Trial(number=3, index=3, proposal=Proposal(point={}, parents=(1,)))
 
     running = trial.start(attempt=2, slot=1, resolved_donor=1)
@@ -263,7 +263,7 @@ def test_failed_trial_has_reason_and_error() -> None:
 
 @given(st.builds(Trial, **proposed, **finished))
 def test_lost_trial_is_as_proposed(trial: Trial) -> None:
-    """A lost trial is WAITING with the fields of its proposal alone; as_running differs only in the state."""
+    """A lost trial is WAITING with its proposal's fields; as_running differs only in the state."""
     lost = trial.lose()
 
     assert lost == through_json(lost)
@@ -273,7 +273,7 @@ def test_lost_trial_is_as_proposed(trial: Trial) -> None:
 
 @given(st.builds(Trial, **proposed, **finished))
 def test_trial_without_weights_keeps_its_result(trial: Trial) -> None:
-    """Deleting weights changes the checkpoint and nothing else."""
+    """Deleting weights changes only the checkpoint."""
     deleted = trial.delete_weights()
 
     assert (deleted.checkpoint, deleted.weights_deleted) == (None, True)
@@ -303,7 +303,7 @@ def test_finished_states() -> None:
     ],
 )
 def test_damaged_record_is_named(record: str, change: dict[str, Any]) -> None:
-    """A record with a missing key or a value that can't be is a CorruptError that names the file."""
+    """A record with a missing key or an invalid value is a CorruptError that names the file."""
     trial = Trial(number=7, index=7, proposal=Proposal(point={}), state=State.COMPLETE)
     records: dict[str, dict[str, Any]] = {"proposal": trial.proposal_record(), "result": trial.result_record()}
     records[record] = {k: v for k, v in {**records[record], **change}.items() if v is not ...}

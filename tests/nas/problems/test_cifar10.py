@@ -1,4 +1,4 @@
-"""CIFAR-10: its two kinds of file, its split, and its cheap trials."""
+"""CIFAR-10: its two file formats, its split, and its cheap trials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Train = Callable[..., Any]
 
 
 def images(n: int, first: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Images ``(n, 32, 32, 3)`` that hold their number in red, its double in green, and 7 in blue; labels by number."""
+    """Returns images ``(n, 32, 32, 3)`` with number in red, its double in green, 7 in blue; labels by number."""
     number = np.arange(first, first + n, dtype=np.uint8)
     pixels = np.stack([number, 2 * number, np.full(n, 7, np.uint8)], 1)[:, None, None, :]
     return np.broadcast_to(pixels, (n, 32, 32, 3)).copy(), number % 10
@@ -41,7 +41,7 @@ def npz(path: Path, **changes: Any) -> str:
 
 
 def archive(path: Path) -> str:
-    """As the authors wrote it: six files of records in a folder."""
+    """Returns the authors' archive: six files of records in a folder."""
     with tarfile.open(path, "w:gz") as found:
         for n, name in enumerate([*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]):
             pixels, labels = images(10, 100) if n == 5 else images(12, 12 * n)
@@ -55,7 +55,7 @@ def archive(path: Path) -> str:
 
 @pytest.mark.parametrize("write", [npz, archive])
 def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path], str]) -> None:
-    """Channels come first, labels stay with their images, and a sixth is for validation, by the split seed."""
+    """Channels come first, labels match, and a sixth is for validation by the split seed."""
     problem = Cifar10Problem(write(tmp_path / ("data.npz" if write is npz else "data.tar.gz")))
     train, validation = problem.data
 
@@ -86,7 +86,7 @@ def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path]
     ],
 )
 def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """What is no such set of images is refused when it is read, with the file, and nothing is unpickled."""
+    """Invalid contents are refused with the file's name when read, and nothing is unpickled."""
     problem = Cifar10Problem(npz(tmp_path / "data.npz", **changes))
 
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -105,13 +105,13 @@ def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], messa
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    """An argument that can't be is refused at construction, in one line."""
+    """An invalid argument is refused at construction in one line."""
     with pytest.raises(ConfigurationError, match=message):
         Cifar10Problem(**{"data_file": npz(tmp_path / "data.npz"), **arguments})
 
 
 def test_torn_archive_is_named(tmp_path: Path) -> None:
-    """An archive cut short ends the first training with its name and where to get a whole one."""
+    """A cut archive ends the first training with its name and the download address."""
     path = Path(archive(tmp_path / "data.tar.gz"))
     path.write_bytes(path.read_bytes()[:-400])
 
@@ -129,7 +129,7 @@ def test_yaml_holds_the_defaults() -> None:
 
 @pytest.mark.slow
 def test_search_trials_learn_and_inherit(train: Train) -> None:
-    """On 5,000 real images two epochs are far above chance, and a child's first epoch goes on from its parent's."""
+    """On 5,000 real images two epochs are far above chance, and a child starts from its parent's accuracy."""
     path = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data") / "cifar10/cifar10_subset_5k_1k.npz").resolve()
     if not path.exists():
         pytest.skip(f"no {path}; set HEIRLOOM_DATA to the folder that holds cifar10/")

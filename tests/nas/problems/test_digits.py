@@ -1,4 +1,4 @@
-"""The embedded default: it learns, honors its policies, and its children inherit."""
+"""The bundled default problem: it learns, follows its policies, and children inherit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEEPER = {**POINT, "n_blocks": 3, "width_3": 24, "kernel_3": 3}
 
 @pytest.fixture(scope="module")
 def problem() -> DigitsProblem:
-    """One problem for all tests, warm as in a worker."""
+    """Returns one warm problem for all tests, as in a worker."""
     return DigitsProblem()
 
 
@@ -45,7 +45,7 @@ def rows(*parts: Tensor) -> list[list[int]]:
 
 @pytest.mark.slow
 def test_construction_loads_nothing() -> None:
-    """The driver builds the problem without reading an image; the first training reads them, once."""
+    """The driver builds the problem without reading images; the first training reads them once."""
     problem = DigitsProblem()
 
     assert "data" not in vars(problem)
@@ -53,7 +53,7 @@ def test_construction_loads_nothing() -> None:
 
 
 def test_parts_are_disjoint_and_whole(problem: DigitsProblem) -> None:
-    """Training, validation and test images are 60, 20 and 20 % and together each image once: nothing leaks."""
+    """Training, validation and test images are 60, 20 and 20 %, and each image is in one part."""
     from sklearn.datasets import load_digits
 
     (train, validation), test = problem.data, problem.load_test()
@@ -66,7 +66,7 @@ def test_parts_are_disjoint_and_whole(problem: DigitsProblem) -> None:
 
 
 def test_split_seed_decides_the_parts(problem: DigitsProblem) -> None:
-    """The same split seed gives the same parts in the same order, another one others."""
+    """A split seed gives the same parts in the same order, and another seed other parts."""
     same, other = DigitsProblem(split_seed=0), DigitsProblem(split_seed=1)
 
     assert torch.equal(same.data[1].pixels, problem.data[1].pixels)
@@ -80,7 +80,7 @@ def test_split_seed_decides_the_parts(problem: DigitsProblem) -> None:
 
 @pytest.mark.slow
 def test_full_training_learns(problem: DigitsProblem, train: Train) -> None:
-    """A full training is far above chance on validation and on test images, and reports each epoch."""
+    """A full training is far above chance on validation and test images, and reports each epoch."""
     trained = train(problem, POINT)
 
     assert trained.accuracy > 0.95
@@ -90,7 +90,7 @@ def test_full_training_learns(problem: DigitsProblem, train: Train) -> None:
 
 
 def test_same_seed_same_bits(problem: DigitsProblem, train: Train) -> None:
-    """The same seed gives the same weights and accuracies to the bit, with and without donor; another seed others."""
+    """A seed gives the same weights and accuracies to the bit, with and without donor."""
     one, same, other = (train(problem, POINT, SEARCH, seed=seed) for seed in (1, 1, 2))
     child, twin = (train(problem, POINT, SEARCH, seed=3, donors=[one]) for _ in range(2))
 
@@ -110,7 +110,7 @@ def test_same_seed_same_bits(problem: DigitsProblem, train: Train) -> None:
 )  # fmt: skip
 @pytest.mark.slow
 def test_child_starts_ahead(problem: DigitsProblem, train: Train, change: Mapping[str, object], share: float) -> None:
-    """A child that differs from its parent in one thing is ahead of a cold start after one epoch, over four seeds."""
+    """After one epoch a child with one change is ahead of a cold start, over four seeds."""
     child = {**POINT, **change}
     cold, warm = [], []
     for seed in range(4):
@@ -124,7 +124,7 @@ def test_child_starts_ahead(problem: DigitsProblem, train: Train, change: Mappin
 
 
 def test_policies_make_trials_cheaper(problem: DigitsProblem, train: Train) -> None:
-    """EARLY_STOP trains fewer epochs; DOWNSCALE halves each width and the training images."""
+    """EARLY_STOP trains fewer epochs; DOWNSCALE halves widths and training images."""
     cheap = train(problem, POINT, SEARCH)
     early = train(problem, POINT, {Policy.EARLY_STOP})
 
@@ -147,7 +147,7 @@ def test_quick_eval_scores_on_a_part(train: Train) -> None:
 
 
 def test_weights_are_shared_only_if_asked(problem: DigitsProblem, train: Train) -> None:
-    """Without SHARE_PARAMS a donor changes nothing."""
+    """Without SHARE_PARAMS a donor has no effect."""
     donor = train(problem, POINT, SEARCH, seed=5)
     cold, offered = (train(problem, POINT, SEARCH - {Policy.SHARE_PARAMS}, donors=d) for d in ([], [donor]))
 
@@ -156,7 +156,7 @@ def test_weights_are_shared_only_if_asked(problem: DigitsProblem, train: Train) 
 
 
 def test_skip_train_scores_inherited_weights(problem: DigitsProblem, train: Train) -> None:
-    """Under SKIP_TRAIN the inherited weights are scored and saved as they are."""
+    """With SKIP_TRAIN the inherited weights are scored and saved unchanged."""
     donor = train(problem, POINT, SEARCH)
     scored = train(problem, POINT, SEARCH | {Policy.SKIP_TRAIN}, donors=[donor])
 
@@ -166,13 +166,13 @@ def test_skip_train_scores_inherited_weights(problem: DigitsProblem, train: Trai
 
 
 def test_fidelity_is_a_share_of_the_epochs(problem: DigitsProblem, train: Train) -> None:
-    """A tuner's fidelity sets the number of epochs, at least one, also where EARLY_STOP is on."""
+    """A fidelity sets the number of epochs, at least one, also with EARLY_STOP."""
     assert len(train(problem, POINT, SEARCH, fidelity=0.05).accuracies) == 3
     assert len(train(problem, POINT, SEARCH, fidelity=0.001).accuracies) == 1
 
 
-def test_rules_say_what_is_inherited(train: Train) -> None:
-    """``rules`` go to ``run.inherit``: weights are shrunk, statistics reset."""
+def test_rules_reach_inherit(train: Train) -> None:
+    """``rules`` are passed to ``run.inherit``: weights are shrunk, statistics reset."""
     donor = train(DigitsProblem(), POINT, SEARCH)
     problem = DigitsProblem(rules={"shrink": 0.5, "statistics": "reset"})
     weights = train(problem, POINT, SEARCH | {Policy.SKIP_TRAIN}, donors=[donor]).weights
@@ -181,8 +181,8 @@ def test_rules_say_what_is_inherited(train: Train) -> None:
     assert (weights["blocks.0.norm.running_mean"] == 0).all()
 
 
-def test_rules_freeze_what_was_copied(train: Train) -> None:
-    """What was copied stays as it was for as long as the rules say, and what is new learns meanwhile."""
+def test_rules_freeze_copied_layers(train: Train) -> None:
+    """Copied layers stay frozen for the rule's epochs, while new ones learn."""
     donor = train(DigitsProblem(), POINT, SEARCH)
     held, thawed = (
         train(DigitsProblem(rules={"freeze_epochs": n}), DEEPER, SEARCH, donors=[donor]).weights for n in (5, 4)
@@ -194,8 +194,8 @@ def test_rules_freeze_what_was_copied(train: Train) -> None:
     assert not torch.equal(held["blocks.2.conv.weight"], thawed["blocks.2.conv.weight"])
 
 
-def test_rules_warm_up_who_inherits(train: Train) -> None:
-    """The learning rate rises for as many steps as the rules say, where something was inherited; elsewhere nothing."""
+def test_rules_warm_up_children(train: Train) -> None:
+    """The learning rate rises for the rule's steps if something was inherited, else not."""
     slow = DigitsProblem(rules={"warm_up_steps": 10**9})
     donor = train(DigitsProblem(), POINT, SEARCH)
     child = train(slow, POINT, SEARCH, donors=[donor]).weights
@@ -206,8 +206,8 @@ def test_rules_warm_up_who_inherits(train: Train) -> None:
     assert founder.accuracies == donor.accuracies
 
 
-def test_rules_hand_down_the_optimizer(train: Train) -> None:
-    """Momentum is published and inherited where the rules say so, and changes the training; tests leave it out."""
+def test_rules_pass_on_the_optimizer(train: Train) -> None:
+    """Momentum is published and inherited by rule, changes the training, and is left out of tests."""
     plain, momentum = DigitsProblem(), DigitsProblem(rules={"optimizer": "inherit"})
     donors = [train(problem, POINT, SEARCH) for problem in (plain, momentum)]
     children = [
@@ -232,23 +232,23 @@ def test_rules_hand_down_the_optimizer(train: Train) -> None:
         ("shrink", r"rules \('shrink'\) must be a dict"),
     ],
 )
-def test_rules_that_cannot_be(rules: Any, message: str) -> None:
-    """A rule that is none, or is not what is allowed, is refused by its name."""
+def test_invalid_rules_are_refused(rules: Any, message: str) -> None:
+    """An unknown rule or value is refused by name."""
     with pytest.raises(ConfigurationError, match=message):
         DigitsProblem(rules=rules)
 
 
-def test_a_seed_that_cannot_be() -> None:
-    """The seed of the split is a whole number."""
+def test_invalid_split_seed_is_refused() -> None:
+    """The split seed must be a whole number."""
     with pytest.raises(ConfigurationError, match=r"problem.split_seed \('abc'\) must be a whole number"):
         DigitsProblem(split_seed="abc")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rules", [{}, {"freeze_epochs": 4, "warm_up_steps": 90, "optimizer": "inherit"}])
-def test_interrupted_training_goes_on(
+def test_interrupted_training_resumes(
     train: Train, make_run: Callable[..., TrialRun], files: BlobStore, rules: Mapping[str, Any]
 ) -> None:
-    """A child that is interrupted in epoch 3 goes on from epoch 2, without its donor, and ends with the same bits."""
+    """A child interrupted in epoch 3 resumes from epoch 2 without its donor, and ends with the same bits."""
     problem = DigitsProblem(rules=rules)
     donor = train(problem, POINT, SEARCH, seed=3)
     trained = train(problem, DEEPER, SEARCH, donors=[donor])
@@ -282,7 +282,7 @@ def test_interrupted_training_goes_on(
 
 
 def test_stopped_trial_leaves_its_weights(problem: DigitsProblem, make_run: Callable[..., TrialRun]) -> None:
-    """A stop passes through after the weights of that moment were saved."""
+    """A stopped trial saves its current weights before the stop is raised."""
 
     class StopAtTwo:
         def started(self) -> None: ...
@@ -300,7 +300,7 @@ def test_stopped_trial_leaves_its_weights(problem: DigitsProblem, make_run: Call
 
 
 def test_export_takes_any_batch(problem: DigitsProblem, train: Train) -> None:
-    """The exported network takes raw images in batches of any size and answers as the network itself."""
+    """The exported network takes raw images in any batch size, with the network's own output."""
     network, (images,) = problem.export(train(problem, POINT, SEARCH).again)
 
     assert images.shape == (2, 1, 8, 8)
@@ -311,7 +311,7 @@ def test_export_takes_any_batch(problem: DigitsProblem, train: Train) -> None:
 
 
 def test_every_point_can_be_built(problem: DigitsProblem) -> None:
-    """Points from all over the space make networks, downscaled and in full."""
+    """Points from the whole space give networks, downscaled and in full."""
     draw = random.Random(0)
 
     for _ in range(100):
@@ -323,7 +323,7 @@ def test_every_point_can_be_built(problem: DigitsProblem) -> None:
 
 
 def test_cost_is_known_before_training(problem: DigitsProblem) -> None:
-    """Parameters and FLOPs of the full network, by hand: two convolutions with batch norm, and a linear layer."""
+    """Parameters and FLOPs equal those computed by hand for two convolutions with batch norm and a linear layer."""
     first, second = 8 * 8 * 16 * 1 * 9, 4 * 4 * 24 * 16 * 9  # multiplications of an 8x8 and of a 4x4 image
 
     assert problem.static_metrics(POINT) == {
@@ -333,7 +333,7 @@ def test_cost_is_known_before_training(problem: DigitsProblem) -> None:
 
 
 def test_knowing_the_cost_changes_nothing(problem: DigitsProblem) -> None:
-    """Torch's random state stays as it was, and the network that is built next is on the CPU."""
+    """Torch's random state stays the same, and the next network is built on the CPU."""
     before = torch.get_rng_state()
     problem.static_metrics(POINT)
 
@@ -342,8 +342,8 @@ def test_knowing_the_cost_changes_nothing(problem: DigitsProblem) -> None:
 
 
 @pytest.mark.parametrize("objectives", [["parameters"], [], ["accuracy", "latency"], ["accuracy", "accuracy"], "flops"])
-def test_objectives_that_cannot_be(objectives: Any) -> None:
-    """Accuracy must be one, and each of the others is known, and named once."""
+def test_invalid_objectives_are_refused(objectives: Any) -> None:
+    """Objectives must include accuracy, and be known and distinct."""
     with pytest.raises(ConfigurationError, match=r"problem.objectives=.*: must be accuracy and any of parameters"):
         DigitsProblem(objectives=objectives)
 

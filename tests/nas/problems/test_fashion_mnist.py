@@ -44,7 +44,7 @@ def write_idx(path: Path, array: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A folder of 60 training and 10 test images: image ``i`` is filled with ``i``, the test's count down from 255."""
+    """Returns a folder of 60 training and 10 test images, filled with 0, 1, ... and with 255, 254, ..."""
     for part, values in (("train", np.arange(60)), ("t10k", 255 - np.arange(10))):
         images = np.broadcast_to(values[:, None, None], (len(values), 28, 28)).astype(np.uint8)
         write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", images)
@@ -54,7 +54,7 @@ def tiny(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def problem() -> FashionMnistProblem:
-    """The real data, warm as in a worker, and short trials."""
+    """Returns the real data with short trials, warm as in a worker."""
     folder = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data") / "fashion_mnist").resolve()
     if not folder.is_dir():
         pytest.skip(f"no Fashion-MNIST in {folder}; set HEIRLOOM_DATA to the folder that holds fashion_mnist/")
@@ -67,14 +67,14 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 class Busy(Quiet):
-    """Says that files are there, and gives none."""
+    """Lists files, but fails to send them."""
 
     def do_GET(self) -> None:
         self.send_error(503)
 
 
 class Torn(Quiet):
-    """Ends the connection after the first bytes."""
+    """Closes the connection after the first bytes."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -85,7 +85,7 @@ class Torn(Quiet):
 
 @contextmanager
 def serving(folder: Path, handler: type[Quiet]) -> Iterator[str]:
-    """The URL of a folder."""
+    """Yields the URL of a folder."""
     pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -95,13 +95,13 @@ def serving(folder: Path, handler: type[Quiet]) -> Iterator[str]:
 
 @pytest.fixture
 def server(tiny: Path) -> Iterator[str]:
-    """The URL of the tiny folder."""
+    """Returns the URL of the tiny folder."""
     with serving(tiny, Quiet) as url:
         yield url
 
 
 def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
-    """A sixth of the training file is for validation, by the split seed; no image is in both, and no test image is."""
+    """A sixth of the training file is for validation by the split seed, and no image is in two parts."""
     same, other = FashionMnistProblem(str(tiny)), FashionMnistProblem(str(tiny), split_seed=1)
     train, validation = ({int(image[0, 0, 0]) for image in part.pixels} for part in same.data)
 
@@ -114,7 +114,7 @@ def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
 
 
 def test_only_test_reads_the_test_files(tiny: Path, train: Train) -> None:
-    """A trial trains to its end without the test files; its test needs them."""
+    """A trial completes without the test files; its test needs them."""
     problem = FashionMnistProblem(str(tiny), space="blocks", n_epochs=1)
     for name in NAMES[2:]:
         (tiny / name).unlink()
@@ -128,7 +128,7 @@ def test_only_test_reads_the_test_files(tiny: Path, train: Train) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
-    """Each of the four files is looked for at once; the error names it, its public home and the setting."""
+    """A missing file is named at construction, with its public address and the option."""
     (tiny / name).unlink()
 
     with pytest.raises(ConfigurationError) as caught:
@@ -184,13 +184,13 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
     ],
 )
 def test_wrong_arguments_are_refused(tiny: Path, arguments: dict[str, Any], message: str) -> None:
-    """An argument that can't be is refused at construction, in one line."""
+    """An invalid argument is refused at construction in one line."""
     with pytest.raises(ConfigurationError, match=message):
         FashionMnistProblem(**{"data_root": str(tiny), **arguments})
 
 
 def test_torn_file_is_named_when_read(tiny: Path) -> None:
-    """A file cut short ends the first training with its name and where to get a whole one."""
+    """A cut file ends the first training with its name and the download address."""
     path = tiny / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-20])
 
@@ -199,7 +199,7 @@ def test_torn_file_is_named_when_read(tiny: Path) -> None:
 
 
 def test_labels_that_do_not_fit_are_refused(tiny: Path) -> None:
-    """As many labels as images, none above 9."""
+    """There must be as many labels as images, none above 9."""
     write_idx(tiny / "train-labels-idx1-ubyte.gz", np.full(60, 10, np.uint8))
     with pytest.raises(ConfigurationError, match="has 60 labels in 11 classes: must be 60 in at most 10"):
         _ = FashionMnistProblem(str(tiny)).data
@@ -210,7 +210,7 @@ def test_labels_that_do_not_fit_are_refused(tiny: Path) -> None:
 
 
 def test_too_few_images_are_refused(tiny: Path) -> None:
-    """Of five images none would be left to validate with."""
+    """Five images are refused, since none would be left for validation."""
     write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((5, 28, 28), np.uint8))
     write_idx(tiny / "train-labels-idx1-ubyte.gz", np.zeros(5, np.uint8))
     with pytest.raises(ConfigurationError, match="5 images for training and validation: must be at least 6"):
@@ -218,28 +218,28 @@ def test_too_few_images_are_refused(tiny: Path) -> None:
 
 
 def test_images_of_another_size_are_refused(tiny: Path) -> None:
-    """FLOPs and limits are those of 28x28, so other images are none of its kin."""
+    """Images must be 28x28, since FLOPs and limits depend on it."""
     write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((60, 32, 32), np.uint8))
     with pytest.raises(ConfigurationError, match=r"has images of \(32, 32\): must be \(28, 28\)"):
         _ = FashionMnistProblem(str(tiny)).data
 
 
 def test_a_small_set_is_not_downscaled(tiny: Path, train: Train) -> None:
-    """Where there are fewer images than DOWNSCALE asks for, all are trained on, and no more are counted."""
+    """With fewer images than DOWNSCALE takes, all are trained on and counted."""
     trained = train(FashionMnistProblem(str(tiny), space="blocks"), POINT, {Policy.DOWNSCALE, Policy.EARLY_STOP})
 
     assert trained.run.shares["scale_share"] == 0.5  # of the width; all images
 
 
 def test_files_come_over_http(server: str) -> None:
-    """The four files may lie behind a URL, with a slash at its end or without."""
+    """The four files may be behind a URL, with or without a final slash."""
     problem = FashionMnistProblem(f"{server}/")
 
     assert [len(part) for part in problem.data] == [50, 10]
 
 
 def test_missing_url_is_named(server: str) -> None:
-    """A server that does not have the files is told from one that is not there."""
+    """The error differs between a server without the files and an unreachable one."""
     with pytest.raises(ConfigurationError, match=r"/none/train-images-idx3-ubyte.gz can't be reached \(.*404"):
         FashionMnistProblem(f"{server}/none")
     with pytest.raises(ConfigurationError, match=r"can't be reached \(ClientConnector.*Cannot connect to host"):
@@ -248,15 +248,15 @@ def test_missing_url_is_named(server: str) -> None:
 
 @pytest.mark.parametrize(("handler", "why"), [(Busy, "ClientResponseError: 503"), (Torn, "ClientPayloadError")])
 def test_download_that_breaks_off_is_named(tiny: Path, handler: type[Quiet], why: str) -> None:
-    """A server that has the files and then does not give them is told of as such, in one line."""
+    """A server that lists the files but fails to send them is named in one line."""
     with serving(tiny, handler) as url:
         problem = FashionMnistProblem(url)
         with pytest.raises(ConfigurationError, match=f"{url}/train-images.*can't be read: {why}"):
             _ = problem.data
 
 
-def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that takes the connection and never answers is given up after a while."""
+def test_silent_host_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that accepts the connection and never answers causes a timeout."""
     pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
     monkeypatch.setattr(remote_file, "_PATIENCE_S", 0.2)
 
@@ -266,8 +266,8 @@ def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
             FashionMnistProblem(url)
 
 
-def test_where_data_lies_is_no_part_of_the_identity() -> None:
-    """The arguments that only say where the data lies are named as such."""
+def test_data_paths_are_no_part_of_the_identity() -> None:
+    """The arguments that only locate the data are declared as such."""
     assert FashionMnistProblem.data_arguments == {"data_root", "data_options"}
 
 
@@ -282,7 +282,7 @@ def test_yaml_holds_the_defaults() -> None:
 
 
 def test_every_point_can_be_built(tiny: Path) -> None:
-    """Points from all over the space of blocks make networks, downscaled and in full."""
+    """Points from the whole space of blocks give networks, downscaled and in full."""
     problem, draw = FashionMnistProblem(str(tiny), space="blocks"), random.Random(0)
 
     for _ in range(30):
@@ -293,7 +293,7 @@ def test_every_point_can_be_built(tiny: Path) -> None:
 
 
 def test_graphs_are_built_trained_and_exported(tiny: Path, train: Train) -> None:
-    """A network graph trains under the policies that are left without DOWNSCALE, and its child takes all it was."""
+    """A network graph trains under all policies but DOWNSCALE, and its child inherits everything."""
     problem, draw = FashionMnistProblem(str(tiny), n_epochs=2), random.Random(0)
     start = Variation.of(problem.space.sample(draw))
     parent = train(problem, start.point, SEARCH - {Policy.DOWNSCALE})
@@ -311,7 +311,7 @@ def test_graphs_are_built_trained_and_exported(tiny: Path, train: Train) -> None
 
 
 def test_letters_are_not_mirrored(tiny: Path, train: Train) -> None:
-    """With ``flip=False`` no training image is mirrored: another network comes out, of the same seed and order."""
+    """With ``flip=False`` no training image is mirrored, so the same seed gives another network."""
     points = FashionMnistProblem(str(tiny)).space
     point = points.sample(random.Random(0))
     weights = []
@@ -328,7 +328,7 @@ def test_letters_are_not_mirrored(tiny: Path, train: Train) -> None:
 
 
 def test_real_split(problem: FashionMnistProblem) -> None:
-    """Of the real files, 50,000 images are for training, 10,000 for validation and 10,000 for testing."""
+    """The real files give 50,000 training, 10,000 validation and 10,000 test images."""
     train, validation = problem.data
 
     assert (len(train), len(validation), len(problem.load_test())) == (50_000, 10_000, 10_000)
@@ -340,7 +340,7 @@ def test_real_split(problem: FashionMnistProblem) -> None:
 
 @pytest.mark.slow
 def test_search_trials_learn_and_inherit(problem: FashionMnistProblem, train: Train) -> None:
-    """A search trial is far above chance after two epochs, repeats to the bit, and its wider child starts ahead."""
+    """After two epochs a search trial is far above chance, is repeatable, and its wider child starts ahead."""
     parent, twin = (train(problem, POINT, SEARCH, seed=1) for _ in range(2))
     child = {**POINT, "width_3": 96}
     cold, warm = (train(problem, child, SEARCH, seed=2, donors=donors) for donors in ([], [parent]))

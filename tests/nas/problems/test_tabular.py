@@ -1,4 +1,4 @@
-"""Tabular problems: a table's rows are the space, its columns the scores and the cost; what can't be is named."""
+"""Tabular problems: rows are points, columns are scores and costs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make(table: str, **more: Any) -> TabularProblem:
 
 
 def test_rows_are_points_with_scores_and_costs(table: str) -> None:
-    """Every row's point is in the space, and has the row's scores, test scores and seconds; zero is a score."""
+    """Each row's point is in the space, with the row's scores, test scores and seconds; zero is a score."""
     problem = make(table, seconds={"column": "time", "factor": 0.5})
     files = open_root("memory://nothing")
 
@@ -69,7 +69,7 @@ def test_rows_are_points_with_scores_and_costs(table: str) -> None:
 
 
 def test_curves_are_reported_on_the_way(tmp_path: Path) -> None:
-    """Columns named by step are reported in order, empty cells left out, each at its share of the trial's time."""
+    """Columns named by step are reported in order at their share of the time, without empty cells."""
     frame = FRAME.assign(**{"acc@10": 0.3, "acc@2": [0.1, None, 0.1, 0.1], "loss_2": 7.0, "acc@x": 9, "acc@0": 9})
     frame.to_csv(tmp_path / "t.csv", index=False)
     metrics = {"acc": {"curve": "acc@*"}, "loss": {"column": "acc", "curve": "loss_*", "direction": "minimize"}}
@@ -84,7 +84,7 @@ def test_curves_are_reported_on_the_way(tmp_path: Path) -> None:
 
 
 def test_letters_of_a_column_are_parameters(table: str) -> None:
-    """A column of texts becomes a parameter a letter; csv readers that take 01 for a number are told so."""
+    """A text column becomes one parameter per letter; if csv readers made 01 a number, the error says so."""
     if table.endswith("parquet"):
         problem = make(table, parameters=[], letters="code", seconds=3)
         assert problem.space.sample(random.Random(0)).keys() == {"code_0", "code_1"}
@@ -120,7 +120,7 @@ def test_letters_of_a_column_are_parameters(table: str) -> None:
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
-    """A column that is not there, too few parameters, and what is missing are named."""
+    """Unknown columns, too few parameters and missing arguments are named."""
     FRAME.to_csv(tmp_path / "t.csv", index=False)
 
     with pytest.raises(ConfigurationError, match=message):
@@ -130,14 +130,14 @@ def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("table", "message"), [("no/such.csv", "the file does not exist"), ("a.xls", "parquet"), ("", "problem.table")]
 )
-def test_table_that_is_not_there(table: str, message: str) -> None:
+def test_missing_table_is_named(table: str, message: str) -> None:
     """A missing file, another kind of file and no file at all are named."""
     with pytest.raises(ConfigurationError, match=message):
         assert make(table).space
 
 
 def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:
-    """A table need not be full: a point that has no row raises, with the point."""
+    """A point without a row raises an error that shows the point."""
     FRAME.iloc[:3].to_csv(tmp_path / "t.csv", index=False)
     problem = make(str(tmp_path / "t.csv"))
 
@@ -146,7 +146,7 @@ def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:
 
 
 def test_known_columns(table: str) -> None:
-    """A known column can be constrained whether it is a metric or not; a metric of its name is that column."""
+    """A known column can be constrained, also if it is a metric."""
     problem = make(table, known={"latency": "time"}, metrics={"acc": {}, "latency": {"direction": "minimize"}})
 
     assert problem.static_metrics({"width": 32, "op": "conv"}) == {"latency": 30.0}
@@ -156,7 +156,7 @@ def test_known_columns(table: str) -> None:
 
 
 def test_reference_of_a_metric(table: str) -> None:
-    """A metric's part of the hypervolume's reference point; what is no number is refused by name."""
+    """A metric sets its part of the hypervolume's reference point; other types are refused by name."""
     assert make(table, metrics={"acc": {"reference": 0.1}}).metrics == (Metric("acc", reference=0.1),)
     with pytest.raises(ConfigurationError, match=r"metric acc: reference \('low'\) must be a finite number"):
         make(table, metrics={"acc": {"reference": "low"}})

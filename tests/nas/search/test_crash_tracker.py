@@ -1,4 +1,4 @@
-"""Trials that end the process which drives the search: given up after three sessions, and nobody else is."""
+"""Trials that end the driver's process are given up after three sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N = 4
 
 @pytest.fixture
 def records() -> Records:
-    """The records of a search with four proposals."""
+    """Returns the records of a search with four proposals."""
     records = fresh_records()
     for number in range(N):
         records.propose(Trial(number=number, index=number, proposal=Proposal(point={"x": number})))
@@ -36,7 +36,7 @@ def records() -> Records:
 
 @pytest.fixture(scope="module")
 def gone() -> HostProcess:
-    """A process of this machine that has ended."""
+    """Returns a process of this machine that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(60)
     return replace(HostProcess.current(), pid=process.pid, born="1")
@@ -50,7 +50,7 @@ def session_of(
     ended: bool = False,
     stopping: bool = False,
 ) -> None:
-    """A session of that process, which began these trials."""
+    """Writes a session of that process, which began these trials."""
     number = max(past_sessions(records), default=0) + 1
     record = {"session": number, **asdict(driver), "started": time.time(), "flow_run": None}
     records.publish(f"sessions/{number:04d}.json", {**record, "settings": {"runner": runner}})
@@ -63,7 +63,7 @@ def session_of(
 
 
 def go_on(records: Records, *, runner: str = "threads", max_attempts: int = 2) -> tuple[list[Trial], list[int]]:
-    """The trials after a next session, and which of them it ran."""
+    """Returns the trials after the next session, and which of them it ran."""
     lease = SearchLease(records, settings={"runner": runner})
     starts = records.load()[1]
     executor = ScriptedExecutor(records, 2, session=lease.number)
@@ -79,8 +79,8 @@ def go_on(records: Records, *, runner: str = "threads", max_attempts: int = 2) -
     return records.load()[0], [trial.number for trial in executor.submitted]
 
 
-def test_third_death_in_a_row_is_the_last(records: Records, gone: HostProcess) -> None:
-    """A trial under which the driver died in three sessions is FAILED(lost) without another attempt; others run."""
+def test_third_crash_in_a_row_is_the_last(records: Records, gone: HostProcess) -> None:
+    """A trial in progress at three crashes of the driver is FAILED(lost) without another attempt."""
     for _ in range(3):
         session_of(gone, records, 2)
 
@@ -91,8 +91,8 @@ def test_third_death_in_a_row_is_the_last(records: Records, gone: HostProcess) -
     assert [t.state for t in trials if t.number != 2] == [State.COMPLETE] * 3
 
 
-def test_suspects_run_alone_and_first(records: Records, gone: HostProcess) -> None:
-    """Who was in flight at two deaths in a row runs before the others, and with nobody beside it."""
+def test_possible_causes_run_alone_and_first(records: Records, gone: HostProcess) -> None:
+    """Trials in progress at two crashes in a row run first, one at a time."""
     session_of(gone, records, 0, 1, 3)
     session_of(gone, records, 1, 2, 3)
 
@@ -104,8 +104,8 @@ def test_suspects_run_alone_and_first(records: Records, gone: HostProcess) -> No
     assert spans[3][0] < spans[2][1]
 
 
-def test_guilt_is_shown_alone(records: Records, gone: HostProcess) -> None:
-    """The whole story: two in flight, the driver dies, until the guilty one is known and the other has finished."""
+def test_the_cause_is_found_by_running_alone(records: Records, gone: HostProcess) -> None:
+    """Of two trials in progress at crashes, the cause is found and the other finishes."""
     for _ in range(2):
         session_of(gone, records, 0, 1)
     lease = SearchLease(records, settings={"runner": "threads"})
@@ -128,8 +128,8 @@ def test_guilt_is_shown_alone(records: Records, gone: HostProcess) -> None:
     [{"ended": True}, {"stopping": True}, {"runner": "processes"}, {"host": "far"}, {"boot": "older"}, {"pid": None}],
     ids=str,
 )
-def test_other_ends_blame_nobody(records: Records, gone: HostProcess, last: dict[str, Any]) -> None:
-    """An end, a stop, workers with processes of their own, another machine or boot, and a live driver do not count."""
+def test_other_ends_do_not_count(records: Records, gone: HostProcess, last: dict[str, Any]) -> None:
+    """Normal ends, stops, worker processes, other machines or boots, and a running driver do not count."""
     driver = (
         HostProcess.current() if "pid" in last else replace(gone, **{k: last[k] for k in ("host", "boot") if k in last})
     )
@@ -144,15 +144,15 @@ def test_other_ends_blame_nobody(records: Records, gone: HostProcess, last: dict
 
 
 def test_more_attempts_may_be_allowed(records: Records, gone: HostProcess) -> None:
-    """max_attempts beyond three is that many; fewer are still three."""
+    """max_attempts above three is used as given; fewer count as three."""
     for _ in range(3):
         session_of(gone, records, 0)
 
     assert go_on(records, max_attempts=4)[0][0].state == State.COMPLETE
 
 
-def test_a_worker_process_tries_a_suspect(records: Records, gone: HostProcess) -> None:
-    """Where trials have processes of their own a suspect is run like any other."""
+def test_possible_causes_run_normally_in_worker_processes(records: Records, gone: HostProcess) -> None:
+    """With worker processes such a trial runs like any other."""
     for _ in range(3):
         session_of(gone, records, 0)
 

@@ -1,4 +1,4 @@
-"""A search's identity: what makes it this one, and how another one is refused."""
+"""A search's identity: its parts, and the refusal of another one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def identity(**changes: Any) -> dict[str, Any]:
 
 class TestIdentity:
     def test_identity_is_plain_json(self) -> None:
-        """The identity is what JSON gives back, so that a stored one compares equal."""
+        """The identity survives JSON, so a stored one compares equal."""
         search = replace(SEARCH, stopper=Spec.of(MedianStopper, min_trials=3))
         found = search.build().identity
 
@@ -86,18 +86,18 @@ class TestIdentity:
         ],
         ids=lambda changes: "+".join(changes),
     )
-    def test_what_is_searched_makes_another_search(self, changes: dict[str, Any]) -> None:
-        """Another problem, tuner, plan, stopper, seed or way with failed parents is another search."""
+    def test_identity_depends_on_its_parts(self, changes: dict[str, Any]) -> None:
+        """Another problem, tuner, plan, stopper, seed or on_missing_weights makes another search."""
         assert identity(**changes) != identity()
         assert replace(SEARCH, **changes).build().digest != SEARCH.build().digest
 
     @pytest.mark.parametrize("changes", [{"slots": 4}, {"n_threads": 8}])
-    def test_how_it_is_run_does_not_matter(self, changes: dict[str, Any]) -> None:
-        """Slots and threads are free from session to session."""
+    def test_identity_does_not_depend_on_slots_and_threads(self, changes: dict[str, Any]) -> None:
+        """Slots and threads may change between sessions."""
         assert identity(**changes) == identity()
 
-    def test_determinism_ties_slots_and_threads(self) -> None:
-        """With deterministic, slots and threads change the final table, and so make another search."""
+    def test_deterministic_identity_depends_on_slots_and_threads(self) -> None:
+        """With deterministic, slots and threads are part of the identity."""
         first = identity(deterministic=True)
 
         assert (first["slots"], first["n_threads"]) == (1, 1)
@@ -105,20 +105,20 @@ class TestIdentity:
         assert identity(deterministic=True, n_threads=2) != first
 
     def test_data_paths_are_left_out(self) -> None:
-        """Where the data lies is in no record: another path is the same search."""
+        """The path of the data is in no record."""
         there = identity(problem=Spec.of(ScoreProblem, data_root="/secret/place"))
 
         assert there == identity()
         assert "secret" not in json.dumps(there)
 
     def test_left_out_policies_do_not_matter(self) -> None:
-        """A policy that the problem does not declare changes nothing, so that it is not in the identity."""
+        """A policy that the problem does not declare is not in the identity."""
         plan = PolicyPlan((replace(TWO_STAGE.search, policies=frozenset(Policy)), Stage(name="final")))
 
         assert identity(plan=plan) == identity()
 
     def test_digest_is_the_same_in_every_process(self) -> None:
-        """The default name follows from the identity, whatever the process and its hash seed."""
+        """The default name is the same in each process, whatever the hash seed."""
         pipeline = (
             "from nas.search.definition import Search; from nas.core.spec import Spec;"
             "from tests.support.problems import ScoreProblem; from nas.tuners.random import RandomTuner;"
@@ -133,7 +133,7 @@ class TestIdentity:
 
 class TestClaim:
     def test_first_session_writes_it_the_next_finds_it(self, records: Records) -> None:
-        """search.json holds identity, metrics and format; the same search finds itself there."""
+        """search.json holds identity, metrics and format; the same search finds it."""
         prepared = SEARCH.build()
         claim_identity(records, prepared)
         claim_identity(records, replace(SEARCH, slots=3, problem=Spec.of(ScoreProblem, data_root="/x")).build())
@@ -146,7 +146,7 @@ class TestClaim:
         }
 
     def test_another_search_is_refused_key_by_key(self, records: Records) -> None:
-        """A difference is refused in one line that shows each key, what is there and what is here."""
+        """A difference is refused in one line with each key and both values."""
         claim_identity(records, replace(SEARCH, tuner=Spec.of(EvolutionTuner, population_size=8)).build())
         other = replace(SEARCH, tuner=Spec.of(EvolutionTuner, population_size=5, sample_size=2), seed=3)
 
@@ -160,7 +160,7 @@ class TestClaim:
         assert text.count(" there, ") == 3
 
     def test_other_data_are_refused(self, records: Records, tmp_path: Path) -> None:
-        """A data file may lie elsewhere, and be out of sight, but must hold what it held when the search began."""
+        """A data file may move or be missing, but must have the contents of the search's start."""
         first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"
         first.write_text("a,score\n1,2\n2,3\n")
         prepared = table_search(first).build()
@@ -177,14 +177,14 @@ class TestClaim:
             claim_identity(records, table_search(first).build())
 
     def test_newer_format_is_refused(self, records: Records) -> None:
-        """A search of another format is not touched, naming both formats."""
+        """A search of another format is refused with both formats."""
         records.publish("search.json", {"format": FORMAT + 1})
 
         with pytest.raises(ConfigurationError, match=rf"has format {FORMAT + 1}; this Heirloom reads format {FORMAT}"):
             claim_identity(records, SEARCH.build())
 
-    def test_differences_are_told_by_type(self) -> None:
-        """1, 1.0 and True are three values; the order of keys is none."""
+    def test_differences_count_types(self) -> None:
+        """1, 1.0 and True differ; the order of keys does not count."""
         assert differences({"a": {"b": 1}}, {"a": {"b": 1.0}}) == ["a.b: 1 there, 1.0 here"]
         assert differences({"a": True}, {"a": 1}) == ["a: True there, 1 here"]
         assert differences({"a": [{"x": 1, "y": 2}], "b": 1}, {"b": 1, "a": [{"y": 2, "x": 1}]}) == []
@@ -193,7 +193,7 @@ class TestClaim:
 
 class TestPlan:
     def test_plan_is_fitted_to_the_problem(self) -> None:
-        """The default plan uses those of its policies that the problem declares, and says which it left out."""
+        """The default plan keeps the policies that the problem declares, and lists the others."""
         prepared = SEARCH.build()
 
         assert prepared.plan.search.policies == {Policy.SHARE_PARAMS, Policy.EARLY_STOP}
@@ -201,12 +201,12 @@ class TestPlan:
         assert prepared.left_out == {Policy.QUICK_EVAL, Policy.DOWNSCALE}
 
     def test_named_plan_must_fit(self) -> None:
-        """A plan that the user named and the problem can't honor fails at start, by the policies' names."""
+        """A named plan that the problem can't follow fails at the start with the policies' names."""
         with pytest.raises(ConfigurationError, match="asks for DOWNSCALE, QUICK_EVAL"):
             replace(SEARCH, plan_is_named=True).build()
 
     def test_problem_without_policies_has_one_stage(self) -> None:
-        """Where nothing tells full trials from cheap ones there is no final stage."""
+        """If full trials equal cheap ones there is no final stage."""
         assert replace(SEARCH, problem=Spec.of(PlainProblem)).build().plan.final is None
 
 
@@ -218,8 +218,8 @@ class TestRefusals:
             ({"slots": 0}, r"slots \(0\) and n_threads \(1\) must be at least 1"),
         ],
     )
-    def test_settings_that_cannot_be(self, changes: dict[str, Any], message: str) -> None:
-        """A search refuses at once what it can't be."""
+    def test_invalid_settings_are_refused(self, changes: dict[str, Any], message: str) -> None:
+        """Invalid settings are refused at once."""
         with pytest.raises(ConfigurationError, match=message):
             replace(SEARCH, **changes)
 
@@ -242,12 +242,12 @@ class TestRefusals:
         ids=lambda value: "" if isinstance(value, str) else "+".join(value),
     )
     def test_parts_that_do_not_fit(self, changes: dict[str, Any], message: str) -> None:
-        """A class of another kind, without what it needs, or with arguments that are no JSON, is named."""
+        """A class of another kind, without a required argument, or with arguments that are no JSON, is named."""
         with pytest.raises(ConfigurationError, match=message):
             replace(SEARCH, **changes).build()
 
     def test_parts_are_built_for_each_other(self) -> None:
-        """The tuner is given the problem's space and metrics and the search's seed, the stopper the metrics."""
+        """The tuner gets the problem's space, metrics and the search's seed, the stopper the metrics."""
         prepared = replace(SEARCH, seed=5, stopper=Spec.of(MedianStopper)).build()
 
         assert prepared.tuner.space is prepared.problem.space
@@ -257,17 +257,17 @@ class TestRefusals:
         assert prepared.stopper.metrics == (Metric("score"),)
 
     def test_function_as_an_argument_is_no_json(self) -> None:
-        """What another process could not be told is refused."""
+        """An argument that another process can't receive is refused."""
         with pytest.raises(ConfigurationError, match=r"plain JSON data: .* \(function\)"):
             replace(SEARCH, problem=Spec.of(BodyProblem, body=print_nothing)).build()
 
 
 def print_nothing() -> None:
-    """A function."""
+    """Does nothing."""
 
 
 def test_space_is_part_of_the_identity(records: Records) -> None:
-    """A space that changed between two sessions is shown by its parameter."""
+    """A changed space is shown by its parameter."""
     claim_identity(records, SEARCH.build())
     before = ScoreProblem.space
     ScoreProblem.space = ParameterSpace({"x": Int(0, 50)})

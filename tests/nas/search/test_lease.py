@@ -1,4 +1,4 @@
-"""One driver at a time: who may drive a search, and how the others learn of it; with real processes."""
+"""One driver per search, with real processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def in_memory() -> Records:
 
 @pytest.fixture
 def start(records: Records) -> Iterator[Start]:
-    """Starts a process that holds a session of the search; gives it when it does."""
+    """Starts a process that holds the search's lease. Returns once it does."""
     started = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
@@ -89,7 +89,7 @@ def start(records: Records) -> Iterator[Start]:
 
 
 def elsewhere(records: Records, *, beat: int = 1, ended: bool = False, **changes: Any) -> None:
-    """A session 1 that another host holds, or did."""
+    """Returns session 1 of another host."""
     record = {"session": 1, "host": "elsewhere", "pid": 4321, "boot": "b", "born": "1", "started": time.time()}
     if records.read("sessions/0001.json") is None:
         records.publish("sessions/0001.json", {**record, "flow_run": None, "settings": {}, **changes})
@@ -119,7 +119,7 @@ class TestRecord:
         assert list(past_sessions(in_memory)) == [9_999, 10_000]
 
     def test_hours_add_up(self, in_memory: Records) -> None:
-        """The hours of earlier sessions, ended or killed, are those of their last beats."""
+        """The hours of earlier sessions, ended or killed, come from their last heartbeats."""
         elsewhere(in_memory, ended=True)
         for number in (2, 3):
             lease = SearchLease(in_memory)
@@ -127,8 +127,8 @@ class TestRecord:
             assert lease.number == number
             assert 0.5 <= lease.hours_before <= lease.spent_hours() < 0.6
 
-    def test_session_without_a_beat_counts_nothing(self, in_memory: Records) -> None:
-        """A session that was killed before its first beat is no obstacle to counting."""
+    def test_session_without_a_heartbeat_counts_nothing(self, in_memory: Records) -> None:
+        """A session killed before its first heartbeat counts no hours."""
         here = HostProcess.current()
         elsewhere(in_memory, host=here.host, place=here.place, boot=here.boot, born="0")
         in_memory.files.delete("sessions/0001.beat")
@@ -138,8 +138,8 @@ class TestRecord:
 
         assert lease.hours_before == 0.0
 
-    def test_heart_beats(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The beat counts up while the session lives; closing it, twice too, says that it has ended."""
+    def test_heartbeats_count_up(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The heartbeat counts up during the session; closing, also twice, marks it as ended."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         lease = SearchLease(in_memory)
         until(lambda: (in_memory.read("sessions/0001.beat") or {})["beat"] > 3)
@@ -152,8 +152,8 @@ class TestRecord:
         time.sleep(0.1)
         assert in_memory.read("sessions/0001.beat") == last
 
-    def test_record_names_no_place(self, records: Records) -> None:
-        """No root, mount point or credential is in a session's record."""
+    def test_record_has_no_paths(self, records: Records) -> None:
+        """A session's record has no root, mount point or credential."""
         SearchLease(records, settings={"runner": "debug"}).close()
 
         for name in records.files.names("sessions"):
@@ -162,7 +162,7 @@ class TestRecord:
 
 class TestThisHost:
     def test_ended_session_is_followed_at_once(self, records: Records) -> None:
-        """After a session has ended the next command goes on without waiting."""
+        """After an ended session the next command starts without waiting."""
         SearchLease(records).close()
         began_s = time.monotonic()
 
@@ -173,7 +173,7 @@ class TestThisHost:
         assert time.monotonic() - began_s < 2
 
     def test_second_command_is_refused(self, records: Records, start: Start) -> None:
-        """While a process drives the search another is refused at once, told its host, pid and the age of its beat."""
+        """While a process drives the search another is refused with host, pid and age of the heartbeat."""
         holder = start()
         began_s = time.monotonic()
 
@@ -186,8 +186,8 @@ class TestThisHost:
         assert list(past_sessions(records)) == [1]
 
     @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
-    def test_killed_process_is_followed_at_once(self, records: Records, start: Start, reaped: bool) -> None:
-        """After kill -9 the next command takes over at once, also where no parent has asked for the dead yet."""
+    def test_killed_process_is_replaced_at_once(self, records: Records, start: Start, reaped: bool) -> None:
+        """After kill -9 the next command takes over at once, even if the process is a zombie."""
         holder = start()
         os.kill(holder.pid, signal.SIGKILL)
         if reaped:
@@ -201,15 +201,15 @@ class TestThisHost:
         assert lease.number == 2
         assert time.monotonic() - began_s < 2
 
-    def test_pid_that_another_process_got_is_not_it(self, in_memory: Records) -> None:
-        """A process of the same pid that was born later, or after a reboot, does not hold the search."""
+    def test_reused_pid_does_not_hold_the_lease(self, in_memory: Records) -> None:
+        """A later process with the same pid, or one after a reboot, does not hold the lease."""
         here = HostProcess.current()
         for changes in ({"born": "1"}, {"boot": "another"}):
             assert replace(here, pid=os.getppid(), **changes).is_gone()
         assert not here.is_gone()
 
     def test_pid_of_another_container_says_nothing(self) -> None:
-        """Where a machine of the same name, or a container, has processes of its own, only the beat can tell."""
+        """For another machine or container only the heartbeat counts."""
         gone = replace(HostProcess.current(), pid=2**22)
 
         assert gone.is_gone()
@@ -217,7 +217,7 @@ class TestThisHost:
         assert not replace(gone, host="another").is_gone()
 
     def test_of_many_at_once_one_wins(self, records: Records) -> None:
-        """Of eight that start at the same moment one gets the session, and the others are refused."""
+        """Of eight processes started at once one gets the lease, and the others are refused."""
         barrier = threading.Barrier(8)
 
         def begin() -> SearchLease | None:
@@ -237,16 +237,16 @@ class TestThisHost:
 
 
 class TestOtherHosts:
-    def test_beating_session_is_busy(self, in_memory: Records) -> None:
-        """A session of another host whose beat changes within the watch drives the search."""
+    def test_session_with_a_changing_heartbeat_is_busy(self, in_memory: Records) -> None:
+        """A session of another host whose heartbeat changes during the wait drives the search."""
         elsewhere(in_memory)
         threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2}).start()
 
         with pytest.raises(SearchBusyError, match=r"driven by pid 4321 on elsewhere \(last heartbeat 0 s ago\)"):
             check_free(in_memory, timeout_s=30)
 
-    def test_dead_session_is_taken_over_after_the_watch(self, in_memory: Records) -> None:
-        """A session of another host without a new beat is taken to be dead, by this machine's clock alone."""
+    def test_session_without_a_new_heartbeat_is_taken_over(self, in_memory: Records) -> None:
+        """Without a new heartbeat the lease of another host expires, by this machine's clock alone."""
         elsewhere(in_memory, started=time.time() + 10**6)
         began_s = time.monotonic()
 
@@ -254,8 +254,8 @@ class TestOtherHosts:
 
         assert 0.7 <= time.monotonic() - began_s < 3
 
-    def test_without_a_watch_it_is_not_waited_for(self, in_memory: Records) -> None:
-        """What is not certain at once is left to a later look."""
+    def test_timeout_of_zero_does_not_wait(self, in_memory: Records) -> None:
+        """With timeout_s=0 a session of unknown state is not waited for."""
         elsewhere(in_memory)
         told: list[str] = []
 
@@ -264,8 +264,8 @@ class TestOtherHosts:
         assert told == []
 
     @pytest.mark.slow
-    def test_watcher_that_stood_still_looks_again(self, records: Records) -> None:
-        """Who was stopped during the watch, as with a machine that slept or a share that hung, has watched nothing."""
+    def test_wait_starts_again_after_a_pause(self, records: Records) -> None:
+        """If the waiting process was paused, or the share hung, the wait starts again."""
         elsewhere(records)
         command = [sys.executable, "-c", WATCHER, records.files.url]
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as watcher:
@@ -280,7 +280,7 @@ class TestOtherHosts:
             assert "driven by pid 4321 on elsewhere" in watcher.stdout.readline()
 
     def test_session_that_ends_meanwhile_is_free(self, in_memory: Records) -> None:
-        """Where the other session ends while it is watched, the wait is over."""
+        """If the other session ends, the wait is over."""
         elsewhere(in_memory)
         threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2, "ended": True}).start()
         began_s = time.monotonic()
@@ -289,14 +289,14 @@ class TestOtherHosts:
 
         assert time.monotonic() - began_s < 5
 
-    def test_fresh_search_is_free(self, in_memory: Records) -> None:
-        """Without any session there is nothing to wait for."""
+    def test_new_search_is_free(self, in_memory: Records) -> None:
+        """Without any session there is no wait."""
         check_free(in_memory, timeout_s=30)
 
 
 class TestTakeover:
-    def test_older_session_is_told(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A driver is told once, by host and pid, of a newer session, which waits until the older one has ended."""
+    def test_older_session_learns_of_a_newer_one(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The older driver learns once, by host and pid, of a newer session, which waits for its end."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         told: list[str] = []
         older = SearchLease(in_memory, on_takeover=told.append)
@@ -316,8 +316,8 @@ class TestTakeover:
         assert told == [f"session 2 on {HostProcess.current().host} (pid {os.getpid()}) took the search over"]
         assert has_ended
 
-    def test_live_process_is_taken_over(self, records: Records, start: Start) -> None:
-        """With takeover a second command gets the search from a process that lives, once that has gone."""
+    def test_running_process_is_taken_over(self, records: Records, start: Start) -> None:
+        """With takeover a second command gets the lease from a running process, once that has ended."""
         holder = start()
         threading.Timer(0.3, holder.kill).start()
         began_s = time.monotonic()
@@ -329,7 +329,7 @@ class TestTakeover:
         assert time.monotonic() - began_s < 10
 
     def test_third_command_sees_the_newest(self, records: Records, start: Start) -> None:
-        """The newest session decides who is busy, whatever older ones have left behind."""
+        """The newest session decides whether the search is busy."""
         start().kill()
         holder = start("takeover")
 
@@ -345,7 +345,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["", ".", "..", "-a", "a/b", "a b", "ä", "a\n", "x" * 201, "a\0"])
     def test_bad_names(self, name: str) -> None:
-        """What can't be a folder everywhere, or would leave the root, is refused with what is allowed."""
+        """A name that can't be a folder everywhere, or leaves the root, is refused with what is allowed."""
         with pytest.raises(ConfigurationError, match=r"must be 1 to 200 letters"):
             check_name(name)
 

@@ -1,4 +1,4 @@
-"""Points that come first, and weights that first trials take: from a file, or from another search."""
+"""Initial points, and initial weights from a file or another search."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEIGHTS = {"weight": torch.full((2, 2), 7.0), "bias": torch.full((2,), 7.0)}
 
 
 class FilledProblem(Problem):
-    """Trains nothing: the score is the sum of a small layer after it has inherited."""
+    """Trains nothing: the score is the sum of a small layer after inheriting."""
 
     metrics = (Metric("sum"),)
     policies = frozenset({Policy.SHARE_PARAMS})
@@ -54,7 +54,7 @@ class FilledProblem(Problem):
 
 
 def chain(name: str) -> torch.nn.Module:
-    """Twelve equal layers with norms, each filled with its place."""
+    """Returns twelve equal layers with norms, each filled with its index."""
     layers: list[torch.nn.Module] = []
     for _ in range(12):
         layers += [torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)]
@@ -65,7 +65,7 @@ def chain(name: str) -> torch.nn.Module:
 
 
 class RenamedProblem(Problem):
-    """Trains nothing: the score is the number of parameters that hold what the file's chain has in their place."""
+    """Trains nothing: the score is the number of parameters equal to the file's chain at their index."""
 
     metrics = (Metric("in_place"),)
     policies = frozenset({Policy.SHARE_PARAMS})
@@ -107,7 +107,7 @@ def write(path: Path, content: object) -> str:
     ],
 )
 def test_points_come_first_whatever_the_tuner(tuner: str, tmp_path: Path) -> None:
-    """The points of the file are the first trials, in order; then the tuner goes on, and resuming changes nothing."""
+    """The file's points are the first trials, in order; then the tuner is asked; resuming changes nothing."""
     init = SearchInit.read(write(tmp_path / "points.json", POINTS), None)
     parts = [
         run_search(search(tuner, init), root=str(tmp_path / "root"), budget=Budget(trials=n), finalists=1)
@@ -121,8 +121,8 @@ def test_points_come_first_whatever_the_tuner(tuner: str, tmp_path: Path) -> Non
     assert len(found[0]) == 7
 
 
-def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
-    """Trials without a donor begin from the file's tensors, which are kept as a trial; children take their parent's."""
+def test_first_trials_inherit_from_a_file(tmp_path: Path) -> None:
+    """Trials without a donor inherit the file's tensors, which are stored as a trial; children inherit from parents."""
     save_file(WEIGHTS, tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     wanted = search("evolution.EvolutionTuner", init)
@@ -141,7 +141,7 @@ def test_first_trials_take_the_weights_of_a_file(tmp_path: Path) -> None:
 
 
 def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
-    """Of twelve equal layers of a file, each layer of a chain that is called otherwise takes the one in its place."""
+    """Each renamed layer of a chain inherits from the file's layer at its index."""
     save_file(chain("blocks").state_dict(), tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     problem = Spec("tests.nas.search.test_search_init.RenamedProblem")
@@ -159,7 +159,7 @@ def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
     ]
 
 
-def test_first_trials_take_the_weights_of_another_search(tmp_path: Path) -> None:
+def test_first_trials_inherit_from_another_search(tmp_path: Path) -> None:
     """``search:trial`` names a trial of another search under the same root."""
     root = str(tmp_path)
     first = run_search(search("random.RandomTuner", SearchInit()), root=root, name="old", budget=Budget(trials=2))
@@ -170,8 +170,8 @@ def test_first_trials_take_the_weights_of_another_search(tmp_path: Path) -> None
     assert {t.donor for t in found.lineage if t.stage == "search"} == {"old:1"}
 
 
-def test_founders_are_part_of_the_identity(tmp_path: Path) -> None:
-    """Other points or other weights make another search; where the file of weights lies does not."""
+def test_init_is_part_of_the_identity(tmp_path: Path) -> None:
+    """Other points or weights make another search; the path of the file does not."""
     save_file(WEIGHTS, tmp_path / "a.safetensors")
     save_file(WEIGHTS, tmp_path / "b.safetensors")
     save_file({"weight": WEIGHTS["weight"]}, tmp_path / "c.safetensors")
@@ -194,8 +194,8 @@ def test_founders_are_part_of_the_identity(tmp_path: Path) -> None:
         (None, "nowhere.safetensors", r"init.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
     ],
 )
-def test_wrong_founders_are_refused(points: object, weights: str | None, message: str, tmp_path: Path) -> None:
-    """A file that can't be read, is none of its kind, or holds a point that can't be is named before anything runs."""
+def test_invalid_init_is_refused(points: object, weights: str | None, message: str, tmp_path: Path) -> None:
+    """An unreadable file, one of another kind, and an invalid point are named before anything runs."""
     file = points if points is None or isinstance(points, str) else write(tmp_path / "points.json", points)
 
     with pytest.raises(ConfigurationError, match=message):
@@ -203,14 +203,14 @@ def test_wrong_founders_are_refused(points: object, weights: str | None, message
 
 
 def test_points_in_too_many_lists(tmp_path: Path) -> None:
-    """A file in which lists hold lists without end is refused as any other that is no list of points."""
+    """A file of endlessly nested lists is refused like any other invalid file."""
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ConfigurationError, match=r"init.points .*deep.json\) must be a JSON list of points"):
         SearchInit.read(str(tmp_path / "deep.json"), None)
 
 
-def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
-    """A file that is no safetensors, a torn one, and one without tensors are refused before anything is begun."""
+def test_file_without_tensors_is_refused(tmp_path: Path) -> None:
+    """A file that is no safetensors, is cut, or has no tensors is refused before anything runs."""
     save_file({}, tmp_path / "empty.bin")
     save_file(WEIGHTS, tmp_path / "torn.bin")
     (tmp_path / "torn.bin").write_bytes((tmp_path / "torn.bin").read_bytes()[:-1])
@@ -221,8 +221,8 @@ def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
             SearchInit.read(None, str(tmp_path / f"{name}.bin"))
 
 
-def test_file_that_is_gone_by_the_time_is_named(tmp_path: Path) -> None:
-    """Where the file can't be published, the search ends before its first trial, again and again until it is there."""
+def test_file_missing_at_the_start_is_named(tmp_path: Path) -> None:
+    """If the file can't be published, the search ends before its first trial, each time until it is there."""
     save_file(WEIGHTS, tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     (tmp_path / "w.safetensors").rename(tmp_path / "away")
@@ -235,8 +235,8 @@ def test_file_that_is_gone_by_the_time_is_named(tmp_path: Path) -> None:
     assert {trial.donor for trial in found.lineage if trial.stage == "search"} == {init.weights}
 
 
-def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """Another search's trial that has no weights is named before the first trial; nothing is begun afresh unawares."""
+def test_missing_trial_is_refused(tmp_path: Path) -> None:
+    """Another search's trial without weights is named before the first trial."""
     for weights in ("nowhere:1", "old:9"):
         run_search(search("random.RandomTuner", SearchInit()), root=str(tmp_path), name="old", budget=Budget(trials=1))
         with pytest.raises(ConfigurationError, match=rf"init.weights \({weights}\): no such trial with weights"):
@@ -244,7 +244,7 @@ def test_trial_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 class TakenProblem(FilledProblem):
-    """Takes all tensors as they are; what share of it went in nobody knows."""
+    """Loads all tensors itself, so that the inherited share is unknown."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         return {"sum": float(sum(tensor.sum() for tensor in run.inherit_tensors().values()))}
@@ -271,10 +271,10 @@ OTHER = {"stem.conv": torch.ones(3, 3)}
         (LateProblem, OTHER, 1),
     ],
 )
-def test_weights_that_fit_nothing_are_told(
+def test_weights_that_do_not_fit_are_reported(
     kind: type[Problem], tensors: dict[str, torch.Tensor], first: int | None, tmp_path: Path
 ) -> None:
-    """A person reads which file it was, and why nothing of it was taken; once in a session."""
+    """A message names the file and the reason, once per session."""
     save_file(tensors, tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     prepared = replace(search("random.RandomTuner", init), problem=Spec.of(kind)).build()

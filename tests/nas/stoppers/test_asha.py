@@ -1,4 +1,4 @@
-"""Successive halving: who goes on at a rung, which rungs there are, and how brackets are shared out."""
+"""Successive halving: rungs, survivors and brackets."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from tests.support.curves import METRIC, others, trial
 
 
 def stops(stopper: AshaStopper, lineage: Lineage, values: list[float]) -> list[int]:
-    """The steps at which a trial that reports these values is told to stop."""
+    """Returns the steps at which a trial with these reports is told to stop."""
     return [n for n in range(1, len(values) + 1) if stopper.should_stop(lineage, trial(99, values[:n]))]
 
 
 def test_judged_at_the_rungs_only() -> None:
-    """With a first rung at 2 and reduction 3, a poor trial is told so at steps 2, 6 and 18, and at no other."""
+    """With a first rung of 2 and reduction 3, a poor trial is stopped at steps 2, 6 and 18 only."""
     stopper = AshaStopper((METRIC,), min_steps=2, reduction=3)
 
     assert stops(stopper, others(*[[0.5] * 30] * 3), [0.1] * 30) == [2, 6, 18]
 
 
 def test_no_rung_from_the_end_on() -> None:
-    """max_steps leaves out the rung at which a full training ends anyway."""
+    """max_steps leaves out the rung at which a full training ends."""
     stopper = AshaStopper((METRIC,), reduction=3, max_steps=9)
 
     assert stops(stopper, others(*[[0.5] * 9] * 3), [0.1] * 9) == [1, 3]
 
 
 @pytest.mark.parametrize(("rank_of_new", "goes_on"), [(1, True), (2, True), (3, False), (6, False)])
-def test_top_share_goes_on(rank_of_new: int, goes_on: bool) -> None:
-    """Of six at a rung, with reduction 3, the best two go on."""
+def test_top_share_continues(rank_of_new: int, goes_on: bool) -> None:
+    """Of six trials at a rung, with reduction 3, the best two continue."""
     values = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     own = values.pop(rank_of_new - 1)
 
     assert stops(AshaStopper((METRIC,)), others(*[[v] for v in values]), [own]) == ([] if goes_on else [1])
 
 
-def test_few_and_equals_go_on() -> None:
-    """Nobody ends while fewer than `reduction` have reached the rung, nor who equals the last that goes on."""
+def test_few_and_equals_continue() -> None:
+    """No trial ends before `reduction` trials reached the rung, nor one that equals the last survivor."""
     assert stops(AshaStopper((METRIC,), reduction=3), others([0.9]), [0.1]) == []
     assert stops(AshaStopper((METRIC,), reduction=3), others([0.9], [0.9]), [0.1]) == [1]
     assert stops(AshaStopper((METRIC,), reduction=3), others([0.9], [0.9]), [0.9]) == []
@@ -52,7 +52,7 @@ def test_few_and_equals_go_on() -> None:
 
 @pytest.mark.parametrize("state", [State.COMPLETE, State.STOPPED, State.FAILED, State.RUNNING])
 def test_all_that_reached_the_rung_count(state: State) -> None:
-    """Trials that were stopped there, failed later or still run count as those that finished do."""
+    """Trials that were stopped there, failed later or still run count as well."""
     assert stops(AshaStopper((METRIC,)), others(*[[0.5]] * 3, state=state), [0.1]) == [1]
 
 
@@ -62,7 +62,7 @@ def test_those_that_came_less_far_do_not_count() -> None:
 
 
 def test_steps_need_not_be_equal() -> None:
-    """A trial reaches a rung with its first report there or beyond, and is judged once for the last rung it passed."""
+    """A trial is judged at its first report at or after a rung, once for the last rung it passed."""
     stopper = AshaStopper((METRIC,), min_steps=1, reduction=3)
     lineage = others(*[{4: 0.5, 8: 0.6, 12: 0.7}] * 3)
 
@@ -73,7 +73,7 @@ def test_steps_need_not_be_equal() -> None:
 
 
 def test_rung_reached_before_is_not_judged_again() -> None:
-    """An attempt that went on from step 2 and reports step 3 again is not judged twice."""
+    """An attempt resumed from step 2 is not judged again at step 3."""
     lineage = others(*[[0.5] * 9] * 3)
     again = trial(99, [])
     curve = tuple((step, {"acc": 0.1}) for step in (1, 2, 3, 3))
@@ -83,7 +83,7 @@ def test_rung_reached_before_is_not_judged_again() -> None:
 
 
 def test_minimized_metric() -> None:
-    """Where less is better, the greatest end."""
+    """With a minimized metric the greatest values end."""
     stopper = AshaStopper((Metric("acc", "minimize"),))
 
     assert stops(stopper, others(*[[0.5]] * 3), [0.9]) == [1]
@@ -114,7 +114,7 @@ class TestBrackets:
         assert not stopper.should_stop(lineage, trial(new, [0.5] * 3))
 
     def test_shared_out_as_in_hyperband(self) -> None:
-        """Of 3 brackets with reduction 3 the shares are 9/3 : 3/2 : 1, evenly spread over the trials."""
+        """Three brackets with reduction 3 have shares 9/3 : 3/2 : 1, evenly spread over the trials."""
         stopper = AshaStopper((METRIC,), brackets=3)
         counts = Counter(stopper.bracket_of(trial(n, [])) for n in range(1100))
         first = Counter(stopper.bracket_of(trial(n, [])) for n in range(11))
@@ -140,7 +140,7 @@ class TestBrackets:
         ),
     ],
 )
-def test_numbers_that_can_not_be_are_refused(wrong: dict[str, Any], message: str) -> None:
-    """Each is named with what is allowed."""
+def test_invalid_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:
+    """Invalid arguments are refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         AshaStopper((METRIC,), **wrong)

@@ -1,4 +1,4 @@
-"""Curve extrapolation: the predictions are right as often as they say, and only the hopeless end."""
+"""Curve extrapolation: calibrated predictions; only hopeless trials end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ TARGET = 60
 
 
 def chance_to_beat(best: float, curve: list[tuple[int, float]], target: int) -> float:
-    """The same for pairs of step and rank."""
+    """Returns the same for pairs of step and rank."""
     return chance(best, *zip(*curve, strict=True), target)
 
 
 def rise(limit: float, rate: float = 1.0, n: int = TARGET) -> list[float]:
-    """A power law towards a limit."""
+    """Returns a power law towards a limit."""
     return [limit - 0.6 * step**-rate for step in range(1, n + 1)]
 
 
 @pytest.mark.parametrize("n", [6, 12, 30])
-def test_chance_falls_with_what_is_to_be_beaten(n: int) -> None:
-    """From certain for what it has passed already, to none for what lies far beyond."""
+def test_chance_falls_with_the_target(n: int) -> None:
+    """It falls from certain, for a target already passed, to none for one far beyond."""
     curve = list(enumerate(rise(0.9, 0.7), 1))
     bests = [0.1, 0.5, 0.8, curve[-1][1], 0.95, 1.1, 1.5]
     chances = [chance_to_beat(best, curve[:n], TARGET) for best in bests]
@@ -43,7 +43,7 @@ def test_chance_falls_with_what_is_to_be_beaten(n: int) -> None:
 
 @pytest.mark.parametrize(("n_seen", "least_sharp"), [(6, 0.05), (20, 0.7), (40, 0.9)])
 def test_chances_are_calibrated(n_seen: int, least_sharp: float) -> None:
-    """Of noisy curves from a family that is not on the grid, those called unlikely (below 0.05) are, at every length.
+    """Noisy curves outside the grid's family that are called unlikely (below 0.05) are, at every length.
 
     And what lies 0.2 beyond the true end is called so ever more often.
     """
@@ -62,7 +62,7 @@ def test_chances_are_calibrated(n_seen: int, least_sharp: float) -> None:
 
 @pytest.mark.parametrize(("scale", "shift"), [(100.0, 0.0), (1e-6, 0.0), (1.0, -50.0), (1e9, 1e9)])
 def test_unit_and_origin_do_not_matter(scale: float, shift: float) -> None:
-    """Percent or shares, positive or negative: the chance is the same."""
+    """The chance is the same for percent or shares, positive or negative values."""
     curve = list(enumerate(rise(0.9, 0.5, 10), 1))
     moved = [(step, value * scale + shift) for step, value in curve]
     plain = chance_to_beat(0.8, curve, TARGET)
@@ -71,7 +71,7 @@ def test_unit_and_origin_do_not_matter(scale: float, shift: float) -> None:
 
 
 def test_hopeless_trial_ends_and_promising_one_does_not() -> None:
-    """Against one that reached 0.9, a trial towards 0.5 ends long before its last report; one towards 0.95 does not."""
+    """With a best of 0.9, a trial towards 0.5 ends early, and one towards 0.95 does not."""
     stopper, lineage = CurveStopper((METRIC,)), others(rise(0.9))
 
     def stopped_at(values: list[float]) -> int | None:
@@ -82,7 +82,7 @@ def test_hopeless_trial_ends_and_promising_one_does_not() -> None:
 
 
 def test_minimized_metric_is_the_mirror_image() -> None:
-    """A loss that falls towards 0.5 ends where the best fell to 0.1."""
+    """A loss that falls towards 0.5 ends if the best fell to 0.1."""
     stopper = CurveStopper((Metric("acc", "minimize"),))
     lineage = others([1 - value for value in rise(0.9)])
 
@@ -90,8 +90,8 @@ def test_minimized_metric_is_the_mirror_image() -> None:
     assert not stopper.should_stop(lineage, trial(9, [1 - value for value in rise(0.95, n=20)]))
 
 
-def test_nobody_ends_without_something_to_beat() -> None:
-    """Without a finished trial, or one that tells how long a training is, none ends; a target_step tells it too."""
+def test_no_trial_ends_without_a_target() -> None:
+    """Without a finished trial of known length, or target_step, no trial ends."""
     poor = trial(9, rise(0.2, n=20))
     stopped = others(rise(0.9), state=State.STOPPED)
 
@@ -102,7 +102,7 @@ def test_nobody_ends_without_something_to_beat() -> None:
 
 
 def test_start_and_end() -> None:
-    """No trial ends before start_step, before min_reports, nor at its last report."""
+    """No trial ends before start_step or min_reports, nor at its last report."""
     lineage, poor = others(rise(0.9)), rise(0.2)
 
     assert not CurveStopper((METRIC,), start_step=21).should_stop(lineage, trial(9, poor[:20]))
@@ -113,7 +113,7 @@ def test_start_and_end() -> None:
 
 @pytest.mark.parametrize("curve", [{0: 0.1, 1: 0.2, 2: 0.3, 3: 0.3}, {-5: 0.0, 7: 0.1, 8: 0.2, 30: 0.3}])
 def test_steps_may_begin_anywhere(curve: dict[int, float]) -> None:
-    """Steps from 0, and below, are no error: a far worse trial ends."""
+    """Steps from 0 or below work: a far worse trial ends."""
     assert CurveStopper((METRIC,)).should_stop(others({0: 1.0, 60: 9.0}), trial(9, curve))
 
 
@@ -129,7 +129,7 @@ def test_steps_may_begin_anywhere(curve: dict[int, float]) -> None:
         ({"start_step": 10, "target_step": 10}, r"target_step \(10\) must be greater than start_step \(10\)"),
     ],
 )
-def test_numbers_that_can_not_be_are_refused(wrong: dict[str, Any], message: str) -> None:
-    """Each is named with what is allowed."""
+def test_invalid_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:
+    """Invalid arguments are refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         CurveStopper((METRIC,), **wrong)

@@ -1,4 +1,4 @@
-"""Patience: what counts as an improvement, and from when on."""
+"""Patience: improvements, and the reports without one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.support.curves import METRIC, others, trial
 
 
 def stopped_at(values: list[float], *, metric: Metric = METRIC, **options: Any) -> int | None:
-    """The first report at which a trial with these values is told to stop."""
+    """Returns the first report at which a trial with these values is told to stop."""
     stopper = PatienceStopper((metric,), **options)
     reports = range(1, len(values) + 1)
     return next((n for n in reports if stopper.should_stop(others(), trial(0, values[:n]))), None)
 
 
 def test_ends_after_so_many_reports_without_improvement() -> None:
-    """With three, a trial whose best was its second report ends at its fifth."""
+    """With three, a trial with its best at the second report ends at its fifth."""
     assert stopped_at([0.1, 0.5, 0.4, 0.5, 0.3, 0.9], n_reports=3) == 5
     assert stopped_at([0.1, 0.5, 0.4, 0.5, 0.6, 0.5], n_reports=3) is None
 
 
 def test_improvements_must_exceed_min_delta() -> None:
-    """Steps of 0.1 are improvements with min_delta 0.05, and none with 0.25 over two reports."""
+    """Steps of 0.1 are improvements with min_delta 0.05, but not with 0.25 over two reports."""
     rising = [0.1 * step for step in range(10)]
 
     assert stopped_at(rising, n_reports=2, min_delta=0.05) is None
@@ -34,7 +34,7 @@ def test_improvements_must_exceed_min_delta() -> None:
 
 
 def test_falling_metric() -> None:
-    """Where less is better, a falling metric improves."""
+    """A falling minimized metric improves."""
     assert stopped_at([5, 4, 3, 2, 1], metric=Metric("acc", "minimize"), n_reports=2) is None
     assert stopped_at([1, 2, 3, 4, 5], metric=Metric("acc", "minimize"), n_reports=2) == 3
 
@@ -50,7 +50,7 @@ def test_falling_metric() -> None:
         ({"min_delta": float("inf")}, r"min_delta \(inf\) must be a number"),
     ],
 )
-def test_numbers_that_can_not_be_are_refused(wrong: dict[str, Any], message: str) -> None:
-    """Each is named with what is allowed."""
+def test_invalid_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:
+    """Invalid arguments are refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         PatienceStopper((METRIC,), **wrong)

@@ -1,4 +1,4 @@
-"""Stoppers see the same on a virtual clock as in training: noisy curves, one search on paper, one that runs."""
+"""Stoppers see the same on a virtual clock as in training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STOPPERS = {
 
 
 def write_table(path: Path) -> None:
-    """Errors that fall from 1 towards a limit, with noise and a few gaps."""
+    """Writes a table of errors that fall from 1 to a limit, with noise and gaps."""
     rng = random.Random(3)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -51,7 +51,7 @@ def table(trials: list[Trial]) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("target", STOPPERS)
 def test_debug_and_simulated_stop_the_same_trials(target: str, tmp_path: Path) -> None:
-    """With deterministic=true the same trials end at the same reports in training and on the virtual clock."""
+    """With deterministic=true the same trials end at the same reports in training and simulation."""
     write_table(tmp_path / "t.csv")
     metrics = {"error": {"direction": "minimize", "curve": "error_*"}}
     problem = Spec(

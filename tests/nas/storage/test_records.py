@@ -62,7 +62,7 @@ def records(tmp_path: Path) -> Records:
 
 
 def test_lineage_may_be_loaded_while_it_grows(records: Records, tmp_path: Path) -> None:
-    """Whenever it is loaded, every result has its proposal and no number is missing."""
+    """At any moment, each loaded result has its proposal, and no number is missing."""
     worker = subprocess.Popen([sys.executable, "-c", PUBLISH, str(REPOSITORY), str(tmp_path)])
     sizes = [0]
     try:
@@ -82,7 +82,7 @@ def test_lineage_may_be_loaded_while_it_grows(records: Records, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_of_two_processes_with_one_trial_the_first_result_counts(records: Records, tmp_path: Path) -> None:
-    """Of two that publish the same trials at the same moments each is told, trial by trial, whose result stands."""
+    """If two processes publish a trial's result at once, both learn which one counts."""
     command = [sys.executable, "-c", COMMIT, REPOSITORY, tmp_path]
     workers = [
         subprocess.Popen([*command, who], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for who in "12"
@@ -108,7 +108,7 @@ def test_of_two_processes_with_one_trial_the_first_result_counts(records: Record
 
 
 def test_listing_that_missed_a_record_is_made_good(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proposal that a listing left out, as one may that is taken while names come, is read by its name."""
+    """A proposal missing from a listing, as during other writes, is read by its name."""
     publish(records, *(offer(number, chain(4)) for number in range(3)))
     list_all = os.listdir
     monkeypatch.setattr(os, "listdir", lambda place: [n for n in list_all(place) if not n.startswith("000001.")])
@@ -119,7 +119,7 @@ def test_listing_that_missed_a_record_is_made_good(records: Records, monkeypatch
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_missing_number_is_named(records: Records, lost: int) -> None:
-    """A lineage from which a proposal was lost is not loaded as a shorter one."""
+    """A lineage with a lost proposal is an error, not a shorter lineage."""
     publish(records, *(offer(number, chain(4)) for number in range(3)))
     records.files.delete(f"trials/{lost:06d}.proposal.json")
 
@@ -128,7 +128,7 @@ def test_missing_number_is_named(records: Records, lost: int) -> None:
 
 
 def test_number_far_beyond_all_others_is_refused_at_once(records: Records) -> None:
-    """A foreign file with a number of many digits neither fills the memory nor is taken for a trial."""
+    """A foreign file with a very long number uses no memory and is no trial."""
     publish(records, offer(0))
     records.propose(offer(999_999_999))
 
@@ -137,7 +137,7 @@ def test_number_far_beyond_all_others_is_refused_at_once(records: Records) -> No
 
 
 def test_a_worker_that_left_by_itself_is_no_loss(tmp_path: Path) -> None:
-    """Of three attempts in one session one was lost and one left: a session that goes on counts one loss."""
+    """Of three attempts in a session, one lost, one left and one running, one loss counts."""
     records = Records(open_root(str(tmp_path)))
     trial = Trial(number=0, index=0, proposal=Proposal(point={}))
     records.propose(trial)

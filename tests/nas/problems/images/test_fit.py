@@ -1,4 +1,4 @@
-"""How small images are changed, and in what numbers networks are trained."""
+"""Augmentation of small images, and training precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nas.problems.images.fit import precision_of
 
 
 def numbered(n: int, side: int = 9) -> torch.Tensor:
-    """Images ``(n, 2, side, side)`` whose pixels all differ, and none is 0."""
+    """Returns images ``(n, 2, side, side)`` with distinct pixels, none of them 0."""
     pixels = 1 + torch.arange(side * side, dtype=torch.uint8).view(1, 1, side, side)
     return torch.cat([pixels, pixels + 100], 1).expand(n, -1, -1, -1).clone()
 
@@ -19,15 +19,15 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_nothing_is_changed_where_nothing_is_asked_for() -> None:
-    """Without a flip, a shift or a square the images stay as they are."""
+def test_without_augmentation_images_are_unchanged() -> None:
+    """Without flip, shift and square the images stay as they are."""
     pixels = numbered(4)
 
     assert torch.equal(Augmentation(flip=False, shift=0, erase=0).apply(pixels, seeded()), pixels)
 
 
 def test_about_half_are_mirrored() -> None:
-    """A flip leaves an image or mirrors it, in all its channels alike."""
+    """A flip mirrors about half of the images, all channels alike."""
     pixels = numbered(400)
     found = Augmentation(flip=True, shift=0, erase=0).apply(pixels, seeded())
 
@@ -38,7 +38,7 @@ def test_about_half_are_mirrored() -> None:
 
 
 def test_shifts_move_and_fill_with_black() -> None:
-    """An image is moved by up to so many pixels each way, all such moves come up, and what comes in is 0."""
+    """Images move by each allowed number of pixels, and new pixels are 0."""
     pixels = numbered(500)
     found = Augmentation(flip=False, shift=2, erase=0).apply(pixels, seeded())
 
@@ -52,7 +52,7 @@ def test_shifts_move_and_fill_with_black() -> None:
 
 
 def test_a_square_is_erased() -> None:
-    """In each image one square is 0, cut off at the border; the rest stays, and equal seeds give equal squares."""
+    """Each image has one zero square, cut at the border; equal seeds give equal squares."""
     pixels = numbered(300)
     change = Augmentation(flip=False, shift=0, erase=4)
     found, again = (change.apply(pixels, seeded(3)) for _ in range(2))
@@ -69,6 +69,6 @@ def test_a_square_is_erased() -> None:
 
 @pytest.mark.parametrize(("name", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_precision_is_that_of_the_forward_pass(name: str, dtype: torch.dtype) -> None:
-    """A product is computed in the precision asked for."""
+    """A product is computed in the given precision."""
     with precision_of(name, "cpu"):
         assert torch.nn.Linear(3, 2)(torch.ones(1, 3)).dtype is dtype

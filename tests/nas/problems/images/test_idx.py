@@ -17,13 +17,13 @@ from nas.problems.images.idx import parse_idx, read_idx
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:
-    """The array as an idx file."""
+    """Returns the array as an idx file."""
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
 @given(arrays(np.uint8, array_shapes(max_dims=4, max_side=5)))
 def test_array_comes_back(array: NDArray[np.uint8]) -> None:
-    """What was written is read, in the same shape, and may be changed in place."""
+    """An array is read in the same shape, and can be changed in place."""
     read = parse_idx(idx(array), array.ndim)
 
     assert np.array_equal(read, array)
@@ -33,7 +33,7 @@ def test_array_comes_back(array: NDArray[np.uint8]) -> None:
 
 @given(array=arrays(np.uint8, array_shapes(max_dims=3, max_side=3)), cut=st.integers(1, 40))
 def test_any_cut_is_noticed(array: NDArray[np.uint8], cut: int) -> None:
-    """A file that lost its end, whichever part of it, is refused in one line."""
+    """A file cut at any byte is refused in one line."""
     whole = idx(array)
 
     with pytest.raises(ConfigurationError) as caught:
@@ -43,7 +43,7 @@ def test_any_cut_is_noticed(array: NDArray[np.uint8], cut: int) -> None:
 
 @pytest.mark.parametrize("compress", [gzip.compress, bytes], ids=["gzip", "plain"])
 def test_files_may_be_compressed_or_not(tmp_path: Path, compress: type[bytes]) -> None:
-    """A gzipped file and one that a server unpacked on its way hold the same array."""
+    """Gzipped and plain files give the same array."""
     (tmp_path / "file.gz").write_bytes(compress(idx(np.arange(6, dtype=np.uint8).reshape(2, 3))))
 
     assert read_idx(str(tmp_path / "file.gz"), 2).tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -64,7 +64,7 @@ def test_files_may_be_compressed_or_not(tmp_path: Path, compress: type[bytes]) -
     ids=["empty", "html", "other rank", "short", "long", "torn gzip", "bad gzip", "no gzip"],
 )
 def test_malformed_file_is_named(tmp_path: Path, contents: bytes, message: str) -> None:
-    """A file that is no whole idx file is refused by its name, saying what it is."""
+    """A file that is no whole idx file is refused by name with the reason."""
     (tmp_path / "some.gz").write_bytes(contents)
 
     with pytest.raises(ConfigurationError, match=message) as caught:

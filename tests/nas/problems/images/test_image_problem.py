@@ -31,7 +31,7 @@ def images(n: int) -> Images:
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_deeper_child_starts_as_its_parent(norm: str) -> None:
-    """A child that adds residual units answers as its parent does, and can learn to differ."""
+    """A child with added residual units has its parent's output, and can learn to differ."""
     parent, child = network(norm=norm), network(seed=1, norm=norm, depth_1=2, depth_2=3)
     pixels = images(20).pixels
     inherit(child, [parent.state_dict()])
@@ -42,7 +42,7 @@ def test_deeper_child_starts_as_its_parent(norm: str) -> None:
 
 
 def test_groups_keep_their_channels() -> None:
-    """A wider child's group-norm treats the inherited channels exactly as its parent's."""
+    """A wider child's group norm treats inherited channels as its parent's does."""
     parent, child = network(norm="group"), network(seed=1, norm="group", width_1=24)
     inherit(child, [parent.state_dict()])
     pixels = images(5).pixels.float()
@@ -52,7 +52,7 @@ def test_groups_keep_their_channels() -> None:
 
 
 def test_score_is_the_share_of_right_answers() -> None:
-    """The score counts every image once, also where they fill no whole batch, and leaves the network as it was."""
+    """The score counts each image once, also in a partial batch, and leaves the network unchanged."""
     net, labeled = network(), images(1201)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     answers = net.eval()(labeled.pixels).argmax(1)
@@ -63,7 +63,7 @@ def test_score_is_the_share_of_right_answers() -> None:
 
 
 def test_output_that_is_not_finite_scores_nan() -> None:
-    """A network that diverged has no accuracy: the trial fails instead of passing for a bad one."""
+    """A diverged network has score NaN, so the trial fails."""
     net = network()
     with torch.no_grad():
         net.head.bias[3] = math.nan
@@ -73,7 +73,7 @@ def test_output_that_is_not_finite_scores_nan() -> None:
 
 @pytest.mark.parametrize("n_steps", [1, 2, 5, 100])
 def test_learning_rate_rises_and_falls(n_steps: int) -> None:
-    """The learning rate starts low, peaks after a fifth of the steps, and ends near 0; it is never 0 or above 1."""
+    """The learning rate starts low, peaks after a fifth of the steps, and ends near 0, within (0, 1]."""
     rates = [one_cycle(step, n_steps) for step in range(n_steps)]
 
     assert all(0.0 < rate <= 1.0 for rate in rates)

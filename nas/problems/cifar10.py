@@ -20,7 +20,7 @@ from nas.inheritance.rules import Rules
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
-from nas.storage.remote_file import check_presence, options_of, read_file
+from nas.storage.remote_file import check_file, checked_options, read_file
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REMEDY = f"download {HOME} and set problem.data_file=FILE"
@@ -77,13 +77,13 @@ class Cifar10Problem(ImageProblem):
         if not isinstance(data_file, str) or not data_file:
             raise ConfigurationError(f"problem.data_file={data_file!r}: must be a file's path or URL; {_REMEDY}")
         self.data_file = data_file
-        self.data_options = options_of("problem.data_options", data_options)
+        self.data_options = checked_options("problem.data_options", data_options)
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
         self.space = image_graphs(self.image_shape, max_flops, max_activations)
         self.recipe = graph_recipe(n_epochs, precision)
-        check_presence(data_file, self.data_options, _REMEDY)
+        check_file(data_file, self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns five sixths of the training images (41,667 of all) and, for validation, the rest."""

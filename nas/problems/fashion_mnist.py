@@ -17,7 +17,7 @@ from nas.problems.images.idx import read_idx
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
-from nas.storage.remote_file import check_presence, options_of
+from nas.storage.remote_file import check_file, checked_options
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
@@ -125,7 +125,7 @@ class FashionMnistProblem(ImageProblem):
         if not isinstance(data_root, str) or not data_root:
             raise ConfigurationError(f"problem.data_root={data_root!r}: must be a folder's path or URL; {_REMEDY}")
         self.data_root = data_root.rstrip("/")
-        self.data_options = options_of("problem.data_options", data_options)
+        self.data_options = checked_options("problem.data_options", data_options)
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
@@ -145,7 +145,7 @@ class FashionMnistProblem(ImageProblem):
             )
         for part in PARTS:
             for kind in KINDS:
-                check_presence(self._url(part, kind), self.data_options, _REMEDY)
+                check_file(self._url(part, kind), self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns 50,000 training images and 10,000 validation images."""

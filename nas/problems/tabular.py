@@ -12,7 +12,7 @@ from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
 from nas.core.validation import closest_names
 from nas.spaces.parameters.space import Choice, ParameterSpace
-from nas.storage.remote_file import options_of
+from nas.storage.remote_file import checked_options
 from nas.training.problem import Ability, Problem, Simulation
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TabularProblem(Problem):
             missing = "problem.table=FILE" if not table else "problem.metrics.NAME.column=COLUMN"
             raise ConfigurationError(f"problem=tabular: must have a table (parquet or csv) and metrics. Add {missing}")
         self._table_url = str(table)
-        self._options = options_of("problem.options", options)
+        self._options = checked_options("problem.options", options)
         self._parameters = list(parameters)
         self._letters = letters
         if bool(self._parameters) == bool(letters):

@@ -1,4 +1,4 @@
-"""Hashing beside reading and writing, on a second processor where there is one."""
+"""Hashing on a second thread, in parallel with reading and writing."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import ParamSpec, TypeVar
 
 from nas.core.cpus import usable_cores
 
-_ALONE = 1 << 20
-"""Bytes that are hashed before a second thread is worth its start."""
-N_PROCESSORS = usable_cores()
-_AHEAD = 8
-"""Calls that may wait, so that the memory that they hold is bounded."""
+_MIN_PARALLEL_BYTES = 1 << 20
+"""Bytes below which starting a second thread costs more than it saves."""
+N_CORES = usable_cores()
+_MAX_QUEUED = 8
+"""Maximum number of queued calls, to bound the memory that they hold."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def run_in_parallel(items: Iterable[T], n_bytes: int, work: Callable[[T], object]) -> None:
-    """Calls ``work`` for each item, on two threads where there is much to do; each takes the next item when it is free.
+    """Calls ``work`` for each item, on two threads if there are enough bytes.
 
-    So none waits for the other. Handing pieces of some 100 kB from thread to thread costs as much as hashing them.
+    Each thread takes the next item when it is free. A queue would cost as much as hashing items of 100 kB.
 
     Args:
-        items: What is to be worked on, in any order.
-        n_bytes: How much all of it is.
-        work: Lets other threads run while it reads or hashes. What it raises is raised here, and ends all work.
+        items: Items, processed in any order.
+        n_bytes: Their total size.
+        work: Function that releases the GIL while it reads or hashes. Its first exception stops all work and is raised.
     """
-    to_do = iter(list(items))
+    pending = iter(list(items))
     has_failed = False
 
-    def take() -> None:
+    def process() -> None:
         nonlocal has_failed
-        for item in to_do:
+        for item in pending:
             if has_failed:
                 return
             try:
@@ -44,19 +44,19 @@ def run_in_parallel(items: Iterable[T], n_bytes: int, work: Callable[[T], object
                 has_failed = True
                 raise
 
-    if N_PROCESSORS == 1 or n_bytes < _ALONE:
-        take()
+    if N_CORES == 1 or n_bytes < _MIN_PARALLEL_BYTES:
+        process()
         return
     with ThreadPoolExecutor(1, thread_name_prefix="heirloom-hash") as pool:
-        beside = pool.submit(take)
-        take()
-        beside.result()
+        other = pool.submit(process)
+        process()
+        other.result()
 
 
 class Background:
-    """Runs calls one after the other, beside the caller once there is much to do; what they raise is raised here.
+    """A thread that runs calls one after the other, started when there are enough bytes.
 
-    Leaving the ``with`` block waits for the last of them.
+    Exceptions of calls are raised by later calls or at the end of the ``with`` block, which waits for all calls.
     """
 
     def __init__(self) -> None:
@@ -68,15 +68,15 @@ class Background:
         return self
 
     def run(self, n_bytes: int, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls, now or soon, something that works through this many bytes."""
+        """Runs a call that processes this many bytes, now or later on the thread."""
         self._n_bytes += n_bytes
-        if N_PROCESSORS == 1 or (self._pool is None and self._n_bytes < _ALONE):
+        if N_CORES == 1 or (self._pool is None and self._n_bytes < _MIN_PARALLEL_BYTES):
             call(*args, **kwargs)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="heirloom-hash")
         self._calls.append(self._pool.submit(call, *args, **kwargs))
-        if len(self._calls) > _AHEAD:
+        if len(self._calls) > _MAX_QUEUED:
             self._calls.popleft().result()
 
     def finish(self) -> None:

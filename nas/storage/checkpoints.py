@@ -1,4 +1,4 @@
-"""Checkpoints: published weights and files of one trial, found by the reference that its result record keeps."""
+"""Checkpoints: published weights and files of one trial."""
 
 from __future__ import annotations
 
@@ -32,34 +32,37 @@ __all__ = [
 def publish_tensors(
     files: BlobStore, path: str, tensors: Mapping[str, torch.Tensor], donors: Iterable[Manifest] = ()
 ) -> Manifest:
-    """Publishes as a pack the tensors that none of the donors has, and says where all of them lie.
+    """Publishes a pack of the tensors that no donor has. Returns the manifest of all tensors.
 
     Args:
         files: The search's root.
-        path: The pack's, never used again.
-        tensors: What ``write_pack`` takes.
-        donors: Manifests of this search, whose packs will be kept as long as the checkpoint.
+        path: Path of the pack, which must be new.
+        tensors: Tensors by name, as for ``write_pack``.
+        donors: Manifests of this search. Their packs are kept as long as the checkpoint.
     """
     from nas.storage.pack import write_pack
 
     donors = tuple(donors)
-    known = {pack.path: pack for donor in donors for pack in donor.packs}
-    own, entries = write_pack(files, path, tensors, known=[e for donor in donors for e in donor.tensors.values()])
+    donor_packs = {pack.path: pack for donor in donors for pack in donor.packs}
+    donor_entries = [entry for donor in donors for entry in donor.tensors.values()]
+    own_pack, entries = write_pack(files, path, tensors, known=donor_entries)
     used = {entry.pack for entry in entries.values()}
-    shared = [known[name] for name in sorted(used & known.keys())]
-    return Manifest(tensors=entries, packs=(*([own] if own else []), *shared), files=())
+    packs = [donor_packs[name] for name in sorted(used & donor_packs.keys())]
+    if own_pack is not None:
+        packs.insert(0, own_pack)
+    return Manifest(tensors=entries, packs=tuple(packs), files=())
 
 
 def publish_checkpoint(
     files: BlobStore, stem: str, tensors: Manifest | None, saved_files: tuple[Reference, ...] = ()
 ) -> Checkpoint:
-    """Publishes the manifest of what ``publish_tensors`` and ``publish_folder`` answered.
+    """Publishes the manifest of a checkpoint, after its tensors and files.
 
     Args:
         files: The search's root.
-        stem: The trial's number and a nonce; the paths of its packs and files begin with it, too.
-        tensors: What ``publish_tensors`` answered, or None: no tensors.
-        saved_files: What ``publish_folder`` answered.
+        stem: The trial's number and a nonce. The paths of its packs and files begin with it, too.
+        tensors: Returned by ``publish_tensors``, or None if there are no tensors.
+        saved_files: Returned by ``publish_folder``.
     """
     manifest = replace(tensors or Manifest(tensors={}, packs=(), files=()), files=saved_files)
     saved = SavedFolder.of(f"files/{stem}", saved_files)
@@ -69,15 +72,15 @@ def publish_checkpoint(
 
 
 def load_manifest(files: BlobStore, checkpoint: Checkpoint) -> Manifest:
-    """Returns the manifest, verified.
+    """Returns the verified manifest of a checkpoint.
 
     Args:
-        files: The root of the search whose checkpoint it is (``files.sibling(checkpoint.search)`` where that is set).
-        checkpoint: What to load.
+        files: The root of the checkpoint's search: ``files.sibling(checkpoint.search)`` for another search.
+        checkpoint: The checkpoint.
 
     Raises:
-        MissingError: it is not there.
-        CorruptError: it is not what was published, or does not agree with the checkpoint.
+        MissingError: the manifest does not exist.
+        CorruptError: its digest is wrong, or it contradicts the checkpoint.
     """
     try:
         if checkpoint.manifest.bytes > MAX_RECORD_BYTES:
@@ -92,7 +95,7 @@ def load_manifest(files: BlobStore, checkpoint: Checkpoint) -> Manifest:
 
 
 def fetch_folder(files: BlobStore, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:
-    """Writes what the trial left in its ``save_dir``, verified, below a local folder that is empty or missing.
+    """Writes the verified files of a trial's ``save_dir`` to an empty or missing local folder.
 
     Raises:
         ConfigurationError, CorruptError, MissingError: as ``load_manifest`` and ``fetch_files``.

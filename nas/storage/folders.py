@@ -1,4 +1,4 @@
-"""Folders of files beside the tensors: whatever any framework saves, published and fetched whole."""
+"""Publishing and fetching of folders, for files that other frameworks save."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _BLOCK = 1 << 20
 
 
 def publish_folder(files: BlobStore, stem: str, local_dir: str | os.PathLike[str]) -> tuple[Reference, ...]:
-    """Publishes every file below a local folder as ``files/<stem>/<its relative path>``.
+    """Publishes every file below a local folder as ``files/<stem>/<relative path>``.
 
-    Empty folders, permissions and times are not kept; a link to within the folder becomes what it points to.
+    Empty folders, permissions and times are not kept. A link within the folder is replaced by its target.
 
     Raises:
-        ConfigurationError: a link that leaves the folder or leads in a circle, something that is no file (a socket, a
-            pipe), a name that can't be kept: before anything is published; or a file that can't be read.
+        ConfigurationError: a file can't be read. Or a link leaves the folder or is circular, an entry is not a file,
+            or a name is not allowed. Then nothing is published.
     """
     found = [(checked_path(f"files/{stem}/{name}"), local) for name, local in walk_folder(local_dir)]
     return tuple(files.publish(path, _blocks(local)) for path, local in found)
 
 
 def walk_folder(local_dir: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Relative name and real place of every file below a local folder, in order of name.
+    """Returns relative name and real path of every file below a folder, sorted by name.
 
     Raises:
-        ConfigurationError: as ``publish_folder``, but for names.
+        ConfigurationError: as ``publish_folder``, apart from names.
     """
     root = os.path.realpath(local_dir)
     try:
@@ -41,18 +41,17 @@ def walk_folder(local_dir: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
 
 def fetch_files(files: BlobStore, saved: Sequence[Reference], local_dir: str | os.PathLike[str]) -> None:
-    """Writes what a trial saved, verified, below a local folder that is empty or missing.
+    """Writes the verified files that a trial saved to an empty or missing local folder.
 
     Args:
-        files: The root of the search.
-        saved: What ``publish_folder`` gave.
-        local_dir: Where to.
+        files: The search's root.
+        saved: Returned by ``publish_folder``.
+        local_dir: The local folder.
 
     Raises:
         ConfigurationError: the folder is not empty.
-        CorruptError: a name is not one that ``publish_folder`` gives, before anything is written; or a file is not
-            what was published.
-        MissingError: a file is not there.
+        CorruptError: ``publish_folder`` does not write such a name (then nothing is written), or a digest is wrong.
+        MissingError: a file does not exist.
     """
     names = [_name(reference) for reference in saved]
     folders = {folder for name in names for folder in name.parents}
@@ -62,7 +61,7 @@ def fetch_files(files: BlobStore, saved: Sequence[Reference], local_dir: str | o
     try:
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
-            raise ConfigurationError(f"{root} must be empty to take the files of a checkpoint")
+            raise ConfigurationError(f"{root}: must be empty before the files of a checkpoint are written")
         for name, reference in zip(names, saved, strict=True):
             data = files.read(reference)
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,30 +76,30 @@ def _name(reference: Reference) -> PurePosixPath:
     folder, _, rest = reference.path.partition("/")
     stem, _, name = rest.partition("/")
     if folder != "files" or not stem or not name:
-        raise CorruptError(f"{reference.path} is no file that a trial saved: it must be files/<stem>/<name>")
+        raise CorruptError(f"{reference.path} is not a file that a trial saved: must be files/<stem>/<name>")
     return PurePosixPath(name)
 
 
 def _walk(root: str, name: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Relative name and real place of every file below a folder, in order of name.
+    """Yields relative name and real path of every file below a folder, sorted by name.
 
     Args:
-        root: The real path of the folder that no link may leave.
-        name: The folder to walk, relative to it.
-        above: The real paths of this folder and of those that led to it.
+        root: Real path of the folder that links must not leave.
+        name: The folder to walk, relative to the root.
+        above: Real paths of this folder and of those above it.
     """
     for entry in sorted(os.listdir(os.path.join(root, name))):
         child = f"{name}/{entry}" if name else entry
         local = os.path.realpath(os.path.join(root, child))
         if not local.startswith(f"{root}/") or local in above:
-            raise ConfigurationError(f"can't publish {root}/{child}: it is a link out of the folder or in a circle")
+            raise ConfigurationError(f"can't publish {root}/{child}: it is a link out of the folder, or circular")
         mode = os.stat(local).st_mode
         if stat.S_ISDIR(mode):
             yield from _walk(root, child, (*above, local))
         elif stat.S_ISREG(mode):
             yield child, local
         else:
-            raise ConfigurationError(f"can't publish {root}/{child}: it is neither file nor folder")
+            raise ConfigurationError(f"can't publish {root}/{child}: it is neither a file nor a folder")
 
 
 def _blocks(local: str) -> Iterator[bytes]:

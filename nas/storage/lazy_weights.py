@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, which are read when they are asked for."""
+"""Weights of a checkpoint, read when they are used."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from nas.storage.pack import equal_tensors, read_into, read_tensors, stream_tens
 
 
 class StoredWeights:
-    """The tensors of one checkpoint: what there is, at once; what they hold, when they are read.
+    """Tensors of one checkpoint. The manifest is read at once, tensors when they are used.
 
-    Making it reads and verifies the manifest, and makes sure that every pack is there and has its size; each tensor is
-    verified by its own digest when it is read.
+    The constructor verifies the manifest and the size of every pack. Each tensor's digest is checked when it is read.
 
     Args:
-        files: The root.
-        checkpoint: What was published.
-        keeps: Whether a tensor of this name is looked at; by default each is.
+        files: The search's root.
+        checkpoint: The checkpoint.
+        keeps: Returns whether a tensor of this name is included; by default all are.
 
     Attributes:
-        manifest: Where each tensor lies, also those that are not looked at.
+        manifest: Position of each tensor, including those left out.
 
     Raises:
-        MissingError: the manifest or a pack is not there, or, when tensors are read, not any more.
-        CorruptError: one is not what was published.
+        MissingError: the manifest or a pack does not exist; also raised when tensors are read.
+        CorruptError: a size or digest is wrong; also raised when tensors are read.
     """
 
     def __init__(self, files: BlobStore, checkpoint: Checkpoint, keeps: Callable[[str], bool] = bool) -> None:
@@ -48,7 +47,7 @@ class StoredWeights:
 
     @cached_property
     def shapes(self) -> Mapping[str, torch.Tensor]:
-        """Every tensor by name, without its data: on torch's device ``meta``."""
+        """Every tensor by name, without data, on torch's device ``meta``."""
         return {
             name: torch.empty(entry.shape, dtype=dtype_of(entry), device="meta")
             for name, entry in self._entries.items()
@@ -57,11 +56,11 @@ class StoredWeights:
     def read(
         self, names: Iterable[str], cache: Mapping[str, torch.Tensor] | None = None
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors of these names, one after the other, in little memory: each counts only until the next one.
+        """Yields names and tensors in little memory. Each is valid until the next one.
 
         Args:
-            names: Which ones.
-            cache: Tensors by name; one that has the digest of what is asked for is given instead of being read.
+            names: Names of the tensors.
+            cache: Tensors by name. One with the right digest is used instead of being read.
         """
         entries = {name: self._entries[name] for name in names}
         cached = equal_tensors(entries, cache) if cache else {}
@@ -70,15 +69,15 @@ class StoredWeights:
         yield from stream_tensors(self._files, rest, self._packs)
 
     def read_all(self) -> dict[str, torch.Tensor]:
-        """Returns all tensors, in main memory of their own."""
+        """Returns all tensors, in new main memory."""
         return read_tensors(self._files, self._entries, self._packs)
 
     def read_into(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """All tensors, straight into the memory of tensors of the same names, types and shapes."""
+        """Reads all tensors into the memory of tensors with equal names, types and shapes."""
         read_into(self._files, self._entries, self._packs, targets)
 
     def fits(self, targets: Mapping[str, torch.Tensor]) -> bool:
-        """Returns whether ``read_into`` takes these: the same names, types and shapes."""
+        """Returns whether names, types and shapes are equal, as ``read_into`` needs."""
         return targets.keys() == self.shapes.keys() and all(
             (targets[name].dtype, targets[name].shape) == (shape.dtype, shape.shape)
             for name, shape in self.shapes.items()

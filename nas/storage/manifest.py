@@ -1,4 +1,7 @@
-"""Manifests: where each tensor of a checkpoint lies. Flat, so that loading walks no chain of ancestors."""
+"""Manifests: the position of each tensor of a checkpoint.
+
+A manifest names every pack that it needs, so loading does not follow ancestors.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from nas.core.validation import MAX_WHOLE, checked_fields, checked_int, short_re
 from nas.storage.record_format import FORMAT, decode_record, encode_record
 
 MAX_DIMENSIONS = 64
-"""Beyond, torch itself knows few operations."""
+"""Maximum number of dimensions. torch supports few operations beyond it."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "pack": (str,),
     "offset": (int,),
@@ -24,15 +27,15 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """Where one tensor's bytes lie, and what they are.
+    """Position, type, shape and digest of one tensor.
 
     Attributes:
-        pack: The path of the pack.
-        offset: In bytes, from the beginning of the pack's file.
+        pack: Path of the pack.
+        offset: Offset from the beginning of the pack, in bytes.
         bytes: Size.
-        dtype: torch's name: ``bfloat16``.
-        shape: One length a dimension; none for a single number.
-        digest: Of these bytes alone.
+        dtype: torch's name, such as ``bfloat16``.
+        shape: Length of each dimension; empty for a single number.
+        digest: Digest of these bytes alone.
     """
 
     pack: str
@@ -43,7 +46,7 @@ class TensorEntry:
     digest: str
 
     def to_json(self) -> dict[str, object]:
-        """Plain data for a manifest."""
+        """Returns the entry as plain data."""
         return {
             "pack": self.pack,
             "offset": self.offset,
@@ -55,10 +58,10 @@ class TensorEntry:
 
     @classmethod
     def from_json(cls, data: object) -> TensorEntry:
-        """Returns the entry that a manifest holds; what it says of the pack is checked by whoever reads the pack.
+        """Returns the entry that ``to_json`` encoded. Its position is checked by ``check_entries``.
 
         Raises:
-            CorruptError: another key or type, or a number that no tensor has.
+            CorruptError: a key or type is wrong, or a number is invalid for tensors.
         """
         fields = checked_fields(data, _KINDS)
         shape = fields["shape"]
@@ -79,7 +82,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The tensors of one checkpoint by name, the packs in which they lie, and the files beside them."""
+    """Tensors of one checkpoint by name, their packs, and its files."""
 
     tensors: Mapping[str, TensorEntry]
     packs: tuple[Reference, ...]
@@ -88,13 +91,13 @@ class Manifest:
     def __post_init__(self) -> None:
         unknown = {entry.pack for entry in self.tensors.values()} - {pack.path for pack in self.packs}
         if unknown:
-            raise CorruptError(f"tensors lie in packs that are not listed: {short_repr(sorted(unknown))}")
+            raise CorruptError(f"packs of tensors are not listed: {short_repr(sorted(unknown))}")
 
     def to_bytes(self) -> bytes:
-        """Returns the manifest as the bytes of its file.
+        """Returns the bytes of the manifest's file.
 
         Raises:
-            ConfigurationError: there are more tensors than a manifest takes.
+            ConfigurationError: there are too many tensors or files.
         """
         try:
             return encode_record(self.to_json())
@@ -118,22 +121,20 @@ class Manifest:
         """Returns the manifest in the bytes of a file.
 
         Raises:
-            CorruptError: anything but what ``to_bytes`` writes.
+            CorruptError: ``to_bytes`` does not write such a file.
         """
         return cls.from_json(decode_record(data))
 
     @classmethod
     def from_json(cls, data: object) -> Manifest:
-        """Returns the manifest of which ``to_json`` made this.
+        """Returns the manifest that ``to_json`` encoded.
 
         Raises:
-            CorruptError: it made no such thing.
+            CorruptError: it can't be decoded.
         """
         fields = checked_fields(data, {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)})
         if fields["format"] != FORMAT:
-            raise CorruptError(
-                f"format {short_repr(fields['format'])} is not {FORMAT}, which this version of Heirloom reads"
-            )
+            raise CorruptError(f"format {short_repr(fields['format'])}: must be {FORMAT} for this version of Heirloom")
         return cls(
             tensors={name: _entry(name, entry) for name, entry in fields["tensors"].items()},
             packs=references(fields["packs"]),

@@ -1,4 +1,4 @@
-"""What a manifest may say of its packs: checked before anything is read, or memory is made."""
+"""Checks of a manifest's entries, before packs are read or memory is allocated."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from nas.core.reference import Reference
 from nas.core.validation import MAX_WHOLE, short_repr
 from nas.storage.manifest import TensorEntry
 
-MAX_NAMES = 16
-"""How many equal tensors are stored once: bounds the memory that reading takes by what lies on the disk."""
+MAX_SHARED = 16
+"""Maximum number of tensors that share bytes, so that memory is bounded by bytes on disk."""
 _DTYPES: Mapping[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype) and not str(dtype).startswith("torch.q")
 }
-"""Of torch's names only these: others (``torch.compiler``, say) would be looked up by loading code."""
+"""Allowed names. Looking up others in torch would import code, such as ``torch.compiler``."""
 _ITEM_BYTES: Mapping[str, int] = {name: dtype.itemsize for name, dtype in _DTYPES.items()}
 
 
 def check_entries(entries: Mapping[str, TensorEntry], packs: Mapping[str, Reference]) -> None:
-    """Refuses, before anything is read or allocated, entries that their packs can't hold.
+    """Checks that packs can hold these entries.
 
     Raises:
-        CorruptError: such an entry, by name; parts of packs that overlap; a part with too many names.
+        CorruptError: an entry does not fit into its pack, ranges overlap, or too many tensors share a range.
     """
     for name, entry in entries.items():
         shape, size = entry.shape, entry.bytes
@@ -42,24 +42,24 @@ def check_entries(entries: Mapping[str, TensorEntry], packs: Mapping[str, Refere
             raise _refusal(name, entry, packs)
     n_names = Counter((entry.pack, entry.offset, entry.bytes, entry.digest) for entry in entries.values())
     for (pack, offset, n_bytes, _), n in n_names.items():
-        if n > MAX_NAMES and n_bytes:
-            raise CorruptError(f"{pack}: {n} tensors share the bytes at {offset}; at most {MAX_NAMES} do")
+        if n > MAX_SHARED and n_bytes:
+            raise CorruptError(f"{pack}: {n} tensors share the bytes at {offset}; at most {MAX_SHARED} may")
     for (pack, begin, n_bytes, _), (other, next_begin, _, _) in pairwise(sorted(n_names)):
         if pack == other and next_begin < begin + n_bytes:
-            raise CorruptError(f"{pack}: two parts can't share bytes, at {next_begin}")
+            raise CorruptError(f"{pack}: tensors overlap at byte {next_begin}")
 
 
 def _is_possible(shape: Sequence[int]) -> bool:
-    """Returns whether a tensor can have the shape, be it without elements."""
+    """Returns whether a tensor can have the shape; it may have no elements."""
     return min(shape) >= 0 and math.prod(max(n, 1) for n in shape) <= MAX_WHOLE // 16
 
 
 def _refusal(name: str, entry: TensorEntry, packs: Mapping[str, Reference]) -> CorruptError:
     tensor, shape = f"tensor {short_repr(name)}", short_repr(entry.shape)
     if entry.dtype not in _DTYPES:
-        return CorruptError(f"{tensor}: {short_repr(entry.dtype)} is no type of a tensor")
+        return CorruptError(f"{tensor}: {short_repr(entry.dtype)} is not a type of tensors")
     if entry.pack not in packs:
-        return CorruptError(f"{tensor}: its pack {short_repr(entry.pack)} is not listed")
+        return CorruptError(f"{tensor}: pack {short_repr(entry.pack)} is not listed")
     if entry.shape and min(entry.shape) < 1 and not _is_possible(entry.shape):
         return CorruptError(f"{tensor}: no tensor has the shape {shape}")
     return CorruptError(

@@ -301,7 +301,7 @@ class Records:
         return tests
 
     def log(self, number: int) -> str:
-        """Returns the log of a trial's last attempt: the last 1 MB of its output and logging."""
+        """Returns the log of a trial's last attempt, up to 1 MB."""
         return self._text(log_path(number)) or ""
 
     def other_logs(self, trial: Trial) -> dict[str, str]:

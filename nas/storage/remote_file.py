@@ -1,4 +1,4 @@
-"""Data files at any fsspec URL: looked for when a problem is built, read when it is first trained."""
+"""Data files at fsspec URLs, checked when a problem is built and read later."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from fsspec.asyn import AsyncFileSystem, sync
 
 from nas.core.errors import ConfigurationError
 
-_PATIENCE_S = 20  # for a host's answer, not for a download
+_TIMEOUT_S = 20
+"""Timeout of a host's answer, not of a download."""
 
 
-def options_of(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What fsspec needs to open files, as a problem is given it; None: nothing.
+def checked_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the options that fsspec gets to open files; none if ``options`` is None.
 
     Raises:
-        ConfigurationError: it is no dict.
+        ConfigurationError: ``options`` is not a dict.
     """
     if options is not None and not isinstance(options, Mapping):
-        raise ConfigurationError(f"{name} ({options!r}) must be a dict: {name}={{anon:true}}")
+        raise ConfigurationError(f"{name}={options!r}: must be a dict. Write {name}={{anon:true}}.")
     return dict(options or {})
 
 
-def check_presence(url: str, options: Mapping[str, Any], remedy: str) -> None:
-    """Returns if there is a file.
+def check_file(url: str, options: Mapping[str, Any], remedy: str) -> None:
+    """Checks that a file exists.
 
     Raises:
-        ConfigurationError: there is none, or a folder, or its host does not answer; the message ends with the remedy.
+        ConfigurationError: it is missing, a folder, or its host does not answer. The message ends with the remedy.
     """
     try:
         files, path = fsspec.url_to_fs(url, **options)
         if isinstance(files, AsyncFileSystem):
-            found = sync(files.loop, files._info, path, timeout=_PATIENCE_S)
+            found = sync(files.loop, files._info, path, timeout=_TIMEOUT_S)
         else:
             found = files.info(path)
     except Exception as error:  # each library behind fsspec has its own
-        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http's says why it was none
-        why = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is not there"
-        raise ConfigurationError(" ".join(f"{url} {why}; {remedy}".split())) from error
+        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http keeps the reason there
+        problem = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is missing"
+        raise ConfigurationError(" ".join(f"{url} {problem}; {remedy}".split())) from error
     if found.get("type") == "directory":
-        raise ConfigurationError(f"{url} is a folder, where a file is expected; {remedy}")
+        raise ConfigurationError(f"{url} is a folder, not a file; {remedy}")
 
 
 def read_file(url: str, options: Mapping[str, Any]) -> bytes:
-    """Returns all of the file.
+    """Returns the content of a file.
 
     Raises:
-        OSError: it can't be read, for the reason that the library of its protocol has, whose name the message tells.
+        OSError: it can't be read. The message holds the type and the text of the protocol library's error.
     """
     try:
         with fsspec.open(url, "rb", **options) as file:

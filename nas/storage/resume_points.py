@@ -1,7 +1,7 @@
-"""Resume points: what a trial without a result has reached, in a folder of its own until the result is there.
+"""Resume points: saved training state of a trial without a result.
 
-``resume/000042/`` holds, of each one, a pack ``000007-<nonce>.safetensors`` and, written after it, the record
-``000007-<digest of the record>.json``: found by listing the folder, it is believed only if the digest is right.
+Each consists of a pack ``resume/000042/000007-<nonce>.safetensors`` and a record ``000007-<nonce>.json``, which is
+written after it. They are found by listing the trial's folder, and deleted when the trial has a result.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 class ResumePoints:
-    """The resume points of one trial, of which the last two are kept.
+    """Resume points of one trial; the last two are kept.
 
     Args:
         files: The search's root.
-        trial: Its number.
+        trial: The trial's number.
     """
 
     def __init__(self, files: BlobStore, trial: int) -> None:
@@ -54,42 +54,45 @@ class ResumePoints:
 
         Args:
             state: A JSON object.
-            tensors: Those that the state names.
+            tensors: The tensors that the state names.
 
         Raises:
-            ConfigurationError: a tensor that has no place in a pack, or a state that is too large.
+            ConfigurationError: a tensor can't be stored in a pack, or the state is too large or nested too deep.
             StorageError: the store failed.
         """
         names = self._names()
         number = 1 + max(names.values(), default=0)
         stem = f"{self.folder}/{number:06d}-{secrets.token_hex(4)}"
         manifest = publish_tensors(self._files, f"{stem}.safetensors", tensors)
-        about = {"format": FORMAT, "trial": self._trial, "number": number}
+        ids = {"format": FORMAT, "trial": self._trial, "number": number}
         try:
-            data = encode_record({**about, "manifest": manifest.to_json(), "state": state})
+            data = encode_record({**ids, "manifest": manifest.to_json(), "state": state})
         except ValueError as error:
             raise ConfigurationError(
                 f"the state beside the tensors can't be saved: {error}. Keep large values in tensors or arrays, and "
                 "nest lists and dicts less deeply."
             ) from error
         self._files.publish(f"{stem}.json", [data])
-        whole = [n for name, n in names.items() if name.endswith(".json") and n not in self._damaged]
-        oldest = max(whole, default=number)
+        undamaged = [n for name, n in names.items() if name.endswith(".json") and n not in self._damaged]
+        oldest = max(undamaged, default=number)
         self._delete([name for name, n in names.items() if n < oldest or n in self._damaged])
 
     def newest(self, check: Callable[[Json], None] = lambda state: None) -> tuple[Json, dict[str, torch.Tensor]] | None:
-        """Returns the state and the tensors of the newest one that is whole, or None; the log tells of damaged ones.
+        """Returns state and tensors of the newest undamaged resume point, or None.
+
+        Damaged ones are logged.
 
         Args:
-            check: Raises CorruptError where the state is none that the caller can go on from.
+            check: Raises CorruptError if the caller can't resume from the state.
         """
         names = self._names()
-        for name in sorted((name for name in names if name.endswith(".json")), key=lambda name: -names[name]):
+        records = [name for name in names if name.endswith(".json")]
+        for name in sorted(records, key=lambda name: -names[name]):
             try:
                 return self._read(f"{self.folder}/{name}", names[name], check)
             except (MissingError, CorruptError) as error:
                 self._damaged.add(names[name])
-                logger.warning("a resume point is lost, and the one before it, if any, is taken: %s", error)
+                logger.warning("resume point is damaged, the one before it is used: %s", error)
         return None
 
     def delete(self) -> None:
@@ -98,29 +101,30 @@ class ResumePoints:
         self._delete([path for path in found if is_path(path, unfinished=True)])
 
     def _names(self) -> dict[str, int]:
-        """Returns the files of the folder, as of now, with their numbers; files that are none of ours left out."""
-        found = {name: _NAME.fullmatch(name) for name in self._files.names(self.folder)}
-        return {name: int(match[1]) for name, match in found.items() if match}
+        """Returns the numbers of the trial's resume points by file name. Other files are ignored."""
+        matches = {name: _NAME.fullmatch(name) for name in self._files.names(self.folder)}
+        return {name: int(match[1]) for name, match in matches.items() if match}
 
     def _delete(self, names: list[str]) -> None:
-        for name in sorted(names, key=lambda name: not name.endswith(".json")):  # a record without a pack alarms
+        for name in sorted(
+            names, key=lambda name: not name.endswith(".json")
+        ):  # records first, as one without a pack is damage
             self._files.delete(f"{self.folder}/{name}")
 
     def _read(self, path: str, number: int, check: Callable[[Json], None]) -> tuple[Json, dict[str, torch.Tensor]]:
         from nas.storage.pack import read_tensors
 
-        place = f"{self._files.url}/{path}"
+        url = f"{self._files.url}/{path}"
         data = self._files.read_if_present(path)
         if data is None:
-            raise MissingError(f"{place} is missing")
-        with path_in_errors(place):
+            raise MissingError(f"{url} is missing")
+        with path_in_errors(url):
             fields = checked_fields(decode_record(data), _KINDS)
             if fields["format"] != FORMAT:
-                raise CorruptError(f"format {fields['format']} is not {FORMAT}, which this version of Heirloom reads")
+                raise CorruptError(f"format {fields['format']}: must be {FORMAT} for this version of Heirloom")
             if (fields["trial"], fields["number"]) != (self._trial, number):
-                raise CorruptError("it is the record of another save")
+                raise CorruptError("it is the record of another resume point")
             manifest = Manifest.from_json(fields["manifest"])
             check(fields["state"])
-        return fields["state"], read_tensors(
-            self._files, manifest.tensors, {pack.path: pack for pack in manifest.packs}
-        )
+        packs = {pack.path: pack for pack in manifest.packs}
+        return fields["state"], read_tensors(self._files, manifest.tensors, packs)

@@ -1,8 +1,7 @@
-"""Signatures: what the layers of a network are called and look like, short enough for a trial's record.
+"""Signatures: hashes of a network's layers, short enough for a trial's record.
 
-A layer is a module's own tensors: those that follow one another in the ``state_dict`` and whose names differ in the
-last part only (``blocks.0.conv.weight``, ``blocks.0.conv.bias``). Of each, names, shapes and types are hashed; values
-are not.
+A layer is a module's own tensors. They are adjacent in the ``state_dict``, and their names differ only in the last
+part: ``blocks.0.conv.weight``, ``blocks.0.conv.bias``. Names, shapes and types are hashed; values are not.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _N_PER_DOUBLING = 32
 
 
 class TensorLike(Protocol):
-    """Anything that has a shape and a type: a tensor, or a manifest's entry of one."""
+    """Anything with a shape and a type: a tensor, or its entry in a manifest."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """One length a dimension."""
+        """Length of each dimension."""
 
     @property
     def dtype(self) -> object:
@@ -42,15 +41,15 @@ class TensorLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What is called and looks alike in two networks can be told from their signatures.
+    """Hashes of the layers of a network, which show what two networks share.
 
-    The first 128 layers count one by one. Deeper ones are taken together, 32 groups for each doubling of the depth, so
-    that the signature of 1,000 layers is 1.3 kB and what two networks share is known to the layer, or to 3 %.
+    Each of the first 128 layers has its own hash. Deeper layers are grouped, with 32 groups for each doubling of the
+    depth. A signature of 1,000 layers takes 1.3 kB, and a shared depth is known within 3 %.
 
     Attributes:
-        text: Six letters a layer, or group of layers, in order: all that a record keeps.
-        lengths: The number of layers in each group.
-        sizes: The number of elements in each group.
+        text: Six letters per layer or group, in order. Only this is in a record.
+        lengths: Number of layers in each group.
+        sizes: Number of elements in each group.
     """
 
     text: str
@@ -62,11 +61,11 @@ class Signature:
         """Returns the signature of a network.
 
         Args:
-            network: A module (one built ``with torch.device("meta")`` will do), its ``state_dict``, or the tensors of a
-                manifest.
+            network: A module, its ``state_dict``, or the tensors of a manifest. A module on torch's device ``meta``
+                is enough.
 
         Raises:
-            ConfigurationError: a shape is not known yet.
+            ConfigurationError: a shape is unknown, as in lazy layers.
         """
         state: Mapping[str, Any] = network if isinstance(network, Mapping) else network.state_dict()
         layers: list[tuple[str, int]] = []
@@ -78,14 +77,12 @@ class Signature:
                 ]
                 layers.append((json.dumps(layer), sum(prod(shape) for _, _, shape in layer)))
         except RuntimeError as error:
-            raise ConfigurationError(
-                f"a shape is not known yet ({error}); run one batch through the model first"
-            ) from error
+            raise ConfigurationError(f"a shape is unknown ({error}). Run one batch through the model first.") from error
         return cls._of(layers)
 
     @classmethod
     def of_entries(cls, entries: Iterable[str]) -> Signature:
-        """Returns the signature of a point that says this, in this order: each entry is a layer with one element."""
+        """Returns the signature of a point, whose entries count as layers of one element."""
         return cls._of([(entry, 1) for entry in entries])
 
     @classmethod
@@ -99,7 +96,7 @@ class Signature:
 
     @property
     def n_layers(self) -> int:
-        """How many layers the network has."""
+        """Number of layers of the network."""
         return sum(self.lengths)
 
 

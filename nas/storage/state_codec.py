@@ -1,7 +1,7 @@
-"""State that code keeps while it trains (an optimizer's, a generator's) as JSON and tensors; nothing is ever unpickled.
+"""Training state (of optimizers, generators) as JSON and tensors, without pickling.
 
-What JSON has no word for is an object whose first key says what it is: ``{"tuple": [...]}``, ``{"float": "inf"}``,
-``{"dict": [[key, value], ...]}``, ``{"counter": [...]}``; ``tensor``, ``array`` and ``scalar`` name one of the tensors.
+Types that JSON does not have are objects whose first key names the type: ``{"tuple": [...]}``, ``{"float": "inf"}``,
+``{"dict": [[key, value], ...]}``, ``{"counter": [...]}``. ``tensor``, ``array`` and ``scalar`` hold a tensor's name.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Json: TypeAlias = Any
 
 _SAME = (bool, int, str)
 _REMEDY = (
-    "a resume point holds tensors, arrays, numbers, text, None, and dicts, lists and tuples of them; "
-    "leave it out of state_dict() and make it anew in load_state_dict()"
+    "a resume point holds tensors, arrays, numbers, text, None, and dicts, lists and tuples of them. "
+    "Leave it out of state_dict() and create it again in load_state_dict()."
 )
 
 
 def encode_state(value: object, where: str, tensors: dict[str, torch.Tensor]) -> Json:
-    """Returns the value as JSON, exactly: what ``decode_state`` makes of it has the same types and the same bits.
+    """Returns the value as JSON. ``decode_state`` restores equal types and bits.
 
     Args:
         value: Tensors, arrays, numbers, text, None, and dicts, lists and tuples of them.
-        where: What the value is called, for the tensors' names and for errors: ``part 2 (SGD)``.
-        tensors: Takes the tensors and arrays by name.
+        where: Name of the value in tensors' names and errors, such as ``part 2 (SGD)``.
+        tensors: Receives the tensors and arrays by name.
 
     Raises:
-        ConfigurationError: something else, by its key and type.
+        ConfigurationError: a value of another type; the message names its key and type.
     """
     kind = type(value)
     if value is None or kind in _SAME:
@@ -60,15 +60,15 @@ def encode_state(value: object, where: str, tensors: dict[str, torch.Tensor]) ->
 
 
 def decode_state(tree: Json, tensors: Mapping[str, torch.Tensor], device: str = "cpu") -> Any:
-    """Returns the value that ``encode_state`` was given.
+    """Returns the value that ``encode_state`` encoded.
 
     Args:
-        tree: Its JSON.
-        tensors: Its tensors by name, on the CPU; what is returned may share their memory.
-        device: Where tensors go that were not on the CPU.
+        tree: The JSON.
+        tensors: The tensors by name, on the CPU. The returned value may share their memory.
+        device: Device of tensors that were not on the CPU.
 
     Raises:
-        CorruptError: no such JSON, or a tensor is missing.
+        CorruptError: ``encode_state`` does not write such JSON, or a tensor is missing.
     """
     if tree is None or type(tree) in (*_SAME, float):
         return tree
@@ -84,13 +84,13 @@ def decode_state(tree: Json, tensors: Mapping[str, torch.Tensor], device: str = 
         case {"counter": list(pairs)}:
             return Counter(dict(_decode_pair(pair, tensors, device) for pair in pairs))
         case {"tensor": str(name)} if name in tensors:
-            found = _laid_out(tensors[name], tree.get("strides"))
+            found = _with_strides(tensors[name], tree.get("strides"))
             return found.to(device) if tree.get("moves") else found
         case {"array": str(name)} if name in tensors:
             return tensors[name].numpy()
         case {"scalar": str(name)} if name in tensors:
             return tensors[name].numpy()[()]
-    raise CorruptError(f"{tree!r:.80} is no state")
+    raise CorruptError(f"{tree!r:.80} is not an encoded state")
 
 
 def _key(key: object, where: str) -> Json:
@@ -107,7 +107,7 @@ def _key(key: object, where: str) -> Json:
 
 def _decode_pair(pair: Json, tensors: Mapping[str, torch.Tensor], device: str) -> tuple[Hashable, Any]:
     if not isinstance(pair, list) or len(pair) != 2:
-        raise CorruptError(f"{pair!r:.80} is no key with a value")
+        raise CorruptError(f"{pair!r:.80} is not a pair of key and value")
     key = decode_state(pair[0], {})
     try:
         hash(key)
@@ -128,8 +128,8 @@ def _encode_tensor(tensor: torch.Tensor, where: str, tensors: dict[str, torch.Te
     return encoded
 
 
-def _laid_out(tensor: torch.Tensor, strides: Json) -> torch.Tensor:
-    """The tensor, in memory in the order that it had: kernels go other ways for other orders, which may change bits."""
+def _with_strides(tensor: torch.Tensor, strides: Json) -> torch.Tensor:
+    """Returns the tensor in its former memory layout, which can affect bits of results."""
     if strides is None:
         return tensor
     fit = isinstance(strides, list) and len(strides) == tensor.dim() and all(type(s) is int for s in strides)
@@ -147,7 +147,7 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Returns whether the elements fill their memory without gaps, each at a place of its own."""
+    """Returns whether the elements fill their memory without gaps or overlaps."""
     size = 1
     for stride, length in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
         if stride != size:

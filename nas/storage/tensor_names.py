@@ -1,11 +1,11 @@
-"""Which of a trial's published tensors are weights, and which are its optimizer's."""
+"""Names of published tensors: the network's and its optimizer's."""
 
 from __future__ import annotations
 
 OPTIMIZER = "optimizer/"
-"""What the names of an optimizer's tensors begin with: ``optimizer/exp_avg/conv.weight``."""
+"""Prefix of the optimizer's tensors, as in ``optimizer/exp_avg/conv.weight``."""
 
 
 def is_weight(name: str) -> bool:
-    """Returns whether a published tensor of this name belongs to the network."""
+    """Returns whether a tensor of this name belongs to the network."""
     return not name.startswith(OPTIMIZER)

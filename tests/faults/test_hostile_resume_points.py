@@ -61,7 +61,7 @@ def test_an_invalid_value_is_ignored(
     tracemalloc.stop()
 
     assert not resumes
-    assert "a resume point is lost" in caplog.text
+    assert "resume point is damaged" in caplog.text
     assert "resume/000001/" in caplog.text
     assert peak < MUCH
 
@@ -70,4 +70,4 @@ def test_an_invalid_value_is_ignored(
 def test_an_invalid_text_is_ignored(saved: Saved, caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Text that is no JSON object, repeats a key or nests endlessly is skipped too."""
     assert not saved.resumes(text.encode())
-    assert "a resume point is lost" in caplog.text
+    assert "resume point is damaged" in caplog.text

@@ -150,7 +150,7 @@ def test_a_damaged_newest_save(here: Path, calm: Path, api_url: str) -> None:
 
     assert done.status == 0, done.err
     for trial, path in enumerate(newest):
-        assert re.search(f"a resume point is lost.*{path.name}", records(torn).log(trial))
+        assert re.search(f"resume point is damaged.*{path.name}", records(torn).log(trial))
     check(torn, calm, resumed=[0, 1])
 
 

@@ -98,8 +98,8 @@ def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], messa
     ("arguments", "message"),
     [
         ({"data_file": ""}, "problem.data_file='': must be a file's path or URL"),
-        ({"data_file": "memory://none.npz"}, "none.npz is not there"),
-        ({"data_file": str(ROOT / "conf")}, "conf is a folder, where a file is expected; .*problem.data_file=FILE"),
+        ({"data_file": "memory://none.npz"}, "none.npz is missing"),
+        ({"data_file": str(ROOT / "conf")}, "conf is a folder, not a file; .*problem.data_file=FILE"),
         ({"n_epochs": 0}, r"problem.n_epochs \(0\) must be"),
         ({"precision": "half"}, "problem.precision='half': must be one of"),
     ],

@@ -134,7 +134,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         FashionMnistProblem(str(tiny))
     assert str(caught.value) == (
-        f"{tiny}/{name} is not there; download the four files of "
+        f"{tiny}/{name} is missing; download the four files of "
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com to a folder and set problem.data_root=FOLDER"
     )
 
@@ -144,7 +144,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
     [
         ({"data_root": ""}, "problem.data_root='': must be a folder's path or URL"),
         ({"data_root": "nowhere://x"}, r"nowhere://x/train-.* can't be reached \(ValueError: Protocol not known"),
-        ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is not there"),
+        ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is missing"),
         ({"n_epochs": 0}, r"problem.n_epochs \(0\) must be a whole number of at least 1"),
         ({"max_flops": 8e7}, r"max_flops \(80000000.0\) must be .* of at least 1\. Write 80000000"),
         (
@@ -173,7 +173,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
             "problem.flip=False: must be left out with problem.space=blocks; it belongs to space=graphs",
         ),
         ({"split_seed": 2**64}, r"problem.split_seed \(18446744073709551616\) must be .* from 0 to below 2 \*\* 64"),
-        ({"data_options": "x"}, r"problem.data_options \('x'\) must be a dict: problem.data_options=\{anon:true\}"),
+        ({"data_options": "x"}, r"problem.data_options='x': must be a dict. Write problem.data_options=\{anon:true\}"),
         ({"objectives": 5}, r"problem.objectives=\[5\]: must be accuracy and any of"),
         ({"split_seed": -1}, r"problem.split_seed \(-1\) must be a whole number of at least 0"),
         ({"space": "cells"}, "problem.space='cells': must be one of graphs, blocks"),
@@ -258,7 +258,7 @@ def test_download_that_breaks_off_is_named(tiny: Path, handler: type[Quiet], why
 def test_silent_host_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that accepts the connection and never answers causes a timeout."""
     pytest.importorskip("aiohttp", reason="fsspec needs it for http://")
-    monkeypatch.setattr(remote_file, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(remote_file, "_TIMEOUT_S", 0.2)
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -14,7 +14,7 @@ MUCH = 64 << 20
 
 @pytest.fixture(autouse=True)
 def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "N_PROCESSORS", 2)
+    monkeypatch.setattr(background, "N_CORES", 2)
 
 
 def test_both_threads_work() -> None:

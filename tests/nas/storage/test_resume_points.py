@@ -1,4 +1,4 @@
-"""Resume points: the newest whole one is found by listing, two are kept, damaged ones are told of."""
+"""Resume points: the newest undamaged one is found, two are kept, damaged ones are logged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.nfs.guest import run_in_guest
 
 
 class Drawer:
-    """The resume points of trial 42 under a root, and the files that they are."""
+    """The resume points of trial 42 under a root, and their files."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "resume" / "000042"
@@ -76,7 +76,7 @@ def test_trials_have_folders_of_their_own(drawer: Drawer) -> None:
 
 
 def test_the_last_two_are_kept(drawer: Drawer) -> None:
-    """Each new one sweeps all but the one before it, packs too."""
+    """Each save deletes all but the one before it, packs too."""
     drawer.publish(1)
     assert drawer.names() == ["1.json", "1.safetensors"]
     drawer.publish(2)
@@ -120,7 +120,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_newest_falls_back(drawer: Drawer, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the newest is torn, changed or gone, the one before it is taken, and the log names the file."""
+    """If the newest is torn, changed or missing, the one before it is used, and the log names the file."""
     drawer.publish(1, 2)
     DAMAGES[damage](drawer)
 
@@ -131,7 +131,7 @@ def test_a_damaged_newest_falls_back(drawer: Drawer, damage: str, caplog: pytest
 
 
 def forge(drawer: Drawer, record: object) -> None:
-    """Publishes what a newer version of Heirloom, or an enemy, might: with the right digest."""
+    """Publishes a forged record with the right digest."""
     if isinstance(record, dict):
         record["number"] = 9
     data = record if isinstance(record, bytes) else json.dumps(record).encode()
@@ -150,7 +150,7 @@ FORGED: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_foreign_newest_falls_back(drawer: Drawer, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A record that is none, or lies about its pack, is passed over with a warning, and nothing is allocated for it."""
+    """An invalid record is skipped with a warning, and no memory is allocated for it."""
     drawer.publish(1)
     record = FORGED[kind]
     if isinstance(record, dict):
@@ -164,7 +164,7 @@ def test_a_foreign_newest_falls_back(drawer: Drawer, kind: str, caplog: pytest.L
     assert len(caplog.records) == 1
 
 
-def test_a_lying_manifest_falls_back(drawer: Drawer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_manifest_beyond_its_pack_falls_back(drawer: Drawer, caplog: pytest.LogCaptureFixture) -> None:
     """A tensor that its pack can't hold is refused before memory is taken for it."""
     drawer.publish(1)
     record = decode_record(drawer.path("1.json").read_bytes())
@@ -176,7 +176,7 @@ def test_a_lying_manifest_falls_back(drawer: Drawer, caplog: pytest.LogCaptureFi
 
 
 def test_all_damaged_is_none(drawer: Drawer, caplog: pytest.LogCaptureFixture) -> None:
-    """Where no one is whole there is none, and each is told of."""
+    """If all are damaged the answer is None, and each is logged."""
     drawer.publish(1, 2)
     tear(drawer.path("1.safetensors"))
     tear(drawer.path("2.json"))
@@ -186,7 +186,7 @@ def test_all_damaged_is_none(drawer: Drawer, caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_damaged_one_is_no_fallback(drawer: Drawer) -> None:
-    """What was found damaged is swept by the next, which keeps the last whole one as its fallback."""
+    """A damaged one is deleted by the next save, which keeps the last undamaged one."""
     drawer.publish(1, 2)
     tear(drawer.path("2.safetensors"))
     attempt = drawer.open()
@@ -199,8 +199,8 @@ def test_a_damaged_one_is_no_fallback(drawer: Drawer) -> None:
     assert drawer.newest() == 1
 
 
-def test_what_crashed_writers_left_is_no_checkpoint(drawer: Drawer) -> None:
-    """A pack without a record is passed over in silence, its number is not used again, and it is swept in time."""
+def test_a_pack_without_a_record_is_skipped(drawer: Drawer) -> None:
+    """A pack without a record is skipped, its number is not used again, and a later save deletes it."""
     drawer.publish(1)
     orphan = drawer.folder / "000002-0123abcd.safetensors"
     orphan.write_bytes(b"half")
@@ -215,7 +215,7 @@ def test_what_crashed_writers_left_is_no_checkpoint(drawer: Drawer) -> None:
 
 
 def test_foreign_files_are_passed_over(drawer: Drawer) -> None:
-    """Names that are none of ours change nothing."""
+    """Files with other names change nothing."""
     drawer.publish(1)
     for name in ("notes.txt", "000009.json", ".tmp-0123", "x-0123abcd.safetensors"):
         (drawer.folder / name).write_text("{}")
@@ -225,8 +225,8 @@ def test_foreign_files_are_passed_over(drawer: Drawer) -> None:
     assert drawer.newest() == 2
 
 
-def test_the_sweep_leaves_nothing(drawer: Drawer) -> None:
-    """A sweep deletes whatever a trial has left; another one has nothing to do."""
+def test_delete_leaves_nothing(drawer: Drawer) -> None:
+    """``delete`` deletes all files of a trial; a second call does nothing."""
     drawer.publish(1, 2)
     (drawer.folder / "000003-0123abcd.safetensors").write_bytes(b"half")
     for _ in range(2):
@@ -249,8 +249,8 @@ open_root(sys.argv[1]).publish("resume/000042/000003-0123abcd.safetensors", part
 """
 
 
-def test_the_sweep_takes_what_a_killed_attempt_was_writing(drawer: Drawer) -> None:
-    """kill -9 in the middle of a save leaves an unfinished file; it goes with the others once the result is there."""
+def test_delete_removes_unfinished_files(drawer: Drawer) -> None:
+    """``kill -9`` during a save leaves an unfinished file, which is deleted with the others."""
     drawer.publish(1, 2)
     died = subprocess.run([sys.executable, "-c", PUBLISH_AND_DIE, drawer.files.url], check=False)
     assert died.returncode == -signal.SIGKILL
@@ -272,7 +272,7 @@ def test_two_attempts_at_once_do_not_collide(drawer: Drawer) -> None:
 
 
 def test_a_store_that_fails_is_no_damage(drawer: Drawer) -> None:
-    """A record that can't be opened is the store's error, not a reason to begin anew."""
+    """A record that can't be opened is a StorageError; the trial does not start again from scratch."""
     drawer.publish(1)
     name = drawer.path("1.json").name
     drawer.path("1.json").unlink()

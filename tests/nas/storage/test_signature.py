@@ -143,7 +143,7 @@ def test_extra_state_does_not_count() -> None:
 
 def test_lazy_network_is_refused() -> None:
     """A network with unknown shapes is refused with the remedy."""
-    with pytest.raises(ConfigurationError, match="run one batch"):
+    with pytest.raises(ConfigurationError, match="Run one batch"):
         Signature.of(nn.LazyLinear(3))
 
 

@@ -691,7 +691,7 @@ class TestDamage:
 
         assert result is not None
         assert found == ([(1, {"at": 1})] if n_torn == 1 else [])
-        assert shop.log.count("a resume point is lost") == n_torn
+        assert shop.log.count("resume point is damaged") == n_torn
         assert all(name in shop.log for name in packs[2 - n_torn :])
         assert shop.kept == []
 

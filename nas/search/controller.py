@@ -179,16 +179,16 @@ class SearchController:
             return self._search(stage)
         post = self._executor.post
         try:
-            self._stateful.begin(
+            self._stateful.start(
                 self._proposals.lineage(),
-                wake=lambda: post(TunerReady()),
-                fail=lambda error: post(ExecutorFailed(error)),
+                on_ready=lambda: post(TunerReady()),
+                on_error=lambda error: post(ExecutorFailed(error)),
             )
             is_exhausted = self._search(stage)
-            self._stateful.settle()
+            self._stateful.drain()
             return is_exhausted
         finally:
-            self._stateful.end()
+            self._stateful.close()
 
     def _search(self, stage: Stage) -> bool:
         is_exhausted = False
@@ -206,7 +206,7 @@ class SearchController:
             is_open = not is_exhausted and self.has_budget(stage)
             if self._settings.jobs.requests_trials and not is_open:
                 self._jobs.dismiss_idle()
-            if self._slots.n_active or (is_open and self._stateful is not None and self._stateful.is_thinking):
+            if self._slots.n_active or (is_open and self._stateful is not None and self._stateful.is_busy):
                 self._handle(self._next_event(stage))
             elif not self._has_unfinished(stage) or not self._enforcer.may_start(stage):
                 if not is_open:
@@ -494,7 +494,7 @@ class SearchController:
                 self._allow_ask()
                 return
             case ExtraResult(trial=number, result=result) if self._stateful is not None:
-                self._stateful.notice_late(self.trials[number], result)
+                self._stateful.add_extra_result(self.trials[number], result)
             case JobLeftWorker():
                 self._jobs.job_left(event)
                 self._allow_ask()
@@ -527,7 +527,7 @@ class SearchController:
         self._enforcer.add_result(trial)
         self._proposals.add_result(trial)
         if self._stateful is not None and self._is_search(trial):
-            self._stateful.notice(trial)
+            self._stateful.add_result(trial)
             self._allow_ask()
         self._observe(Finished(trial))
         if (message := self._failures.add(trial, before=self._first_uncounted(trial.stage))) is not None:

@@ -34,7 +34,7 @@ class InitialTuner(Tuner):
         """Returns an initial point, or the other tuner's answer."""
         points = self.init.points
         if number < len(points):
-            return self._with_weights(self.tuner.given(points[number], lineage, number))
+            return self._with_weights(self.tuner.propose_given(points[number], lineage, number))
         answer = self.tuner.ask(lineage, number - len(points), job)
         return self._with_weights(answer) if isinstance(answer, Proposal) else answer
 

@@ -80,8 +80,8 @@ class SearchInit:
         """
         check_points("init.points", self.points, tuner.space)
         for index, point in enumerate(self.points):
-            if isinstance(tuner, ConstrainedTuner) and (broken := tuner.broken_by(point)):
-                raise ConfigurationError(f"init.points[{index}] breaks {broken}; leave it out, or allow more")
+            if isinstance(tuner, ConstrainedTuner) and (violated := tuner.violated_by(point)):
+                raise ConfigurationError(f"init.points[{index}] violates {violated}. Leave it out, or raise the limit")
 
 
 def unused_weights(init: SearchInit, trial: Trial) -> str | None:

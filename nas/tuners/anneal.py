@@ -1,7 +1,7 @@
-"""Annealing as in Hyperopt (Bergstra et al. 2013, hyperopt.anneal). Differs: no point twice; the neighbor is a donor.
+"""Annealing as in Hyperopt (Bergstra et al. 2013, hyperopt.anneal).
 
-Each point is drawn near a good one, the nearer the more trials there are. Which good one: the rank is drawn from a
-geometric distribution, so that most are neighbors of the best few.
+Differs: no point is proposed twice, and the neighbor is the donor. Each point is drawn near a good one, nearer as the
+number of trials grows. The rank of the good one has a geometric distribution, so most are among the best few.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _TRIES = 16
 
 
 class AnnealTuner(Tuner):
-    """Draws near good points; the neighbor is the parent, and the donor of the weights.
+    """Draws points near good ones, which become parent and donor.
 
     Args:
-        space: Any.
-        metrics: The first ranks.
-        seed: Seeds every ask together with its number.
+        space: Any space.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
         n_initial_points: Random points before the first neighbor.
-        mean_rank: Of the neighbors among the scored trials, on average; 0 would be the best alone.
-        shrink: How fast neighborhoods get smaller: a range's share is ``1 / (1 + shrink * n)`` after n scored trials.
+        mean_rank: The mean rank of the neighbors among the scored trials; 0 takes only the best.
+        shrink: The speed at which neighborhoods shrink. Their share of a range is ``1 / (1 + shrink * n)`` after n
+            scored trials.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class AnnealTuner(Tuner):
         return Proposal(point=near, parents=(parent.number,), reason=f"near {parent.number}")
 
     def _rank(self, rng: random.Random) -> int:
-        """From the geometric distribution of this mean."""
+        """Returns a rank from the geometric distribution with mean ``mean_rank``."""
         if not self.mean_rank:
             return 0
         return int(math.log(1.0 - rng.random()) / math.log(self.mean_rank / (1.0 + self.mean_rank)))
 
     def _near(self, parent: Trial, share: float, lineage: Lineage, rng: random.Random) -> Point | None:
-        """Returns a point near the parent's that no trial has; farther and farther away, and anywhere in the end."""
+        """Returns a new point near the parent's, farther away with each try; random if that fails."""
         here = {decision.name: decision for decision in self.space.decisions(parent.point)}
 
         def step(name: str, domain: Domain) -> float:
@@ -89,7 +90,10 @@ class AnnealTuner(Tuner):
 
 
 def _step(here: Decision | None, domain: Domain, share: float, rng: random.Random) -> float:
-    """Returns an answer near the parent's: within this share of the range, or another option with this probability."""
+    """Returns an answer near the parent's.
+
+    A number is within ``share`` of the range; another option is drawn with probability ``share``.
+    """
     if here is None:
         return domain.sample(rng)
     if isinstance(domain, Numeric):

@@ -1,4 +1,4 @@
-"""The tuner that fits a space, as Rafiki's advisor chose it (Wang et al. 2018, Rafiki, arXiv:1804.06087)."""
+"""The choice of a tuner by the space, after Rafiki's advisor (Wang et al. 2018, arXiv:1804.06087)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ _PLAIN = frozenset({"Choice", "Int", "Float", "Distribution.uniform", "Distribut
 
 
 class AutoTuner(Tuner):
-    """Answers what the tuner does that it has chosen, and logs which one, which the search's identity keeps.
+    """Delegates to a tuner that it chooses by the space.
 
-    A space of one point: ``grid``, which is one trial. Numbers and choices that don't depend on one another: ``gp``.
-    Groups of choices alone, which are architectures: ``reinforce``. Anything else: ``random``. Where SHARE_PARAMS is
-    on, ``gp`` takes the best trial's weights, and ``reinforce`` those of the latest on the same slot.
+    The choice is logged and part of the identity:
+
+    * A space of one point: ``grid``, with one trial.
+    * Independent numbers and choices: ``gp``. With SHARE_PARAMS it takes the best trial's weights.
+    * Groups of choices only, which are architectures: ``reinforce``. With SHARE_PARAMS it takes the weights of the
+      latest trial on the same slot.
+    * Any other space: ``random``.
 
     Args:
-        space: Any; one that does not describe itself as ``ParameterSpace`` does is searched at random.
-        metrics: The first one.
-        seed: The chosen tuner's.
+        space: Any space. Without the description of a ``ParameterSpace`` it is searched at random.
+        metrics: The first one counts.
+        seed: The chosen tuner's seed.
 
     Raises:
-        ConfigurationError: the chosen tuner can't be built, for want of a library, say.
+        ConfigurationError: the chosen tuner can't be built, for example because a library is missing.
     """
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0) -> None:
@@ -46,11 +50,11 @@ class AutoTuner(Tuner):
         return self._tuner.ask(lineage, number, job)
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom the chosen tuner may name."""
+        """Returns the trials that the chosen tuner may name."""
         return self._tuner.may_inherit_from(lineage)
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """As the chosen tuner ranks them."""
+        """Returns the chosen tuner's ranking."""
         return self._tuner.ranked(lineage)
 
 
@@ -68,7 +72,7 @@ def chosen_tuner(space: Space) -> Spec:
 
 
 def _kind(described: Any) -> str:
-    """What a parameter is, by its description."""
+    """Returns the kind of a parameter: constant, plain, architecture or mixed."""
     if described["type"] == "constant":
         return "constant"
     if described["type"] in _PLAIN and "when" not in described:

@@ -17,12 +17,12 @@ from nas.spaces.space import Space
 
 
 class Answer(Enum):
-    """What a tuner may say instead of a proposal."""
+    """The answers of a tuner that has no proposal."""
 
     WAIT = "wait"
-    """Not now: ask again after the next result."""
+    """No proposal now: ask again after the next result."""
     STOP = "stop"
-    """Exhausted: nothing more will be proposed."""
+    """No further proposals."""
 
 
 WAIT = Answer.WAIT
@@ -30,20 +30,20 @@ STOP = Answer.STOP
 
 
 class Tuner(ABC):
-    """Proposes points; a function of the lineage, so that resuming a search is asking again.
+    """Proposes points, as a function of the lineage.
 
-    Keeps no state that it could not derive again (a cache is fine, answers may not depend on it), and takes its
-    randomness from ``self.rng(number)``.
+    A resumed search asks again and gets the same answers. A tuner keeps no state that it could not compute again.
+    Caches are allowed if answers do not depend on them. Randomness comes from ``self.rng(number)``.
     """
 
     data_arguments: ClassVar[frozenset[str]] = frozenset()
-    """Constructor arguments that only say where something lies: no part of a search's identity, kept in no record."""
+    """Constructor arguments that are paths of data: neither part of the identity nor recorded."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
-    """Those that are code, or say where it lies: taken from a command line, never from a record alone."""
+    """Constructor arguments that are code or paths of code: never taken from a record alone."""
     chosen: Spec | None = None
-    """The tuner that answers in its place, where it has chosen one: part of a search's identity."""
+    """The tuner that this one delegates to, if it chose one; part of the search's identity."""
     n_refused: int = 0
-    """How many answers to this very ask were refused (``nas.tuners.shared.constrained``): another one is wanted."""
+    """The number of refused answers to the same ask (``nas.tuners.shared.constrained``)."""
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0) -> None:
         self.space = space
@@ -52,48 +52,54 @@ class Tuner(ABC):
 
     @property
     def shown_name(self) -> str:
-        """What messages call it: the class's name, also of a tuner that others wrap."""
+        """The tuner's name in messages; that of the wrapped tuner if it wraps one."""
         return type(self).__name__
 
     @abstractmethod
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """The ``number``-th proposal of the search stage (from 0), for this job, from the search stage's lineage."""
+        """Returns the next proposal of the search stage, or why there is none.
 
-    def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
-        """How a point is proposed that the user gave (``init.points``), as the ``number``-th, before any ask."""
+        Args:
+            lineage: The search stage's trials.
+            number: The index of the proposal in the stage, from 0.
+            job: The job that will run the trial.
+        """
+
+    def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """Returns the proposal of a point from ``init.points``, as number ``number``."""
         return Proposal(point=point, reason="given initial point")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """The trials that this or any later proposal may name as parent or donor, of those in the lineage; all of them.
+        """Returns the trials that a proposal, now or later, may name; all by default.
 
-        What is not among them may lose its weights (``nas.storage.maintenance.gc.mark``). A trial that is left
-        out once is never given again, and no answer depends on whether it still has weights.
+        The weights of other trials may be deleted (``nas.storage.maintenance.gc.mark``). A trial that was left out once
+        must stay left out. No answer may depend on whether a trial has weights.
         """
         return [trial.number for trial in lineage]
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the scored trials of the lineage, the best first: the finalists are taken from its beginning.
+        """Returns the scored trials, best first; the first ones become finalists.
 
-        By the first metric, unless the tuner knows better (a model that knows which scores were luck).
+        They are sorted by the first metric, unless a tuner has a better estimate of the true scores.
         """
         return lineage.ranked(self.metrics[0])
 
     def rng(self, number: int) -> random.Random:
-        """Returns the randomness of one ask, the same in every process; another after a refused answer."""
+        """Returns the generator of one ask, seeded by seed, number and ``n_refused``."""
         return random.Random(f"{self.seed}/{number}" + (f"/{self.n_refused}" if self.n_refused else ""))
 
 
 def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[Trial]) -> frozenset[int]:
-    """Returns the trials that a later proposal may name, whichever results the tuner learns of next.
+    """Returns the trials that a later proposal may name as parent or donor.
 
     Args:
-        tuner: Of the search.
+        tuner: The search's tuner.
         log: The results in the order learned.
-        n_seen: How many of them it had learned of at its last proposal: later views of the lineage begin there, and
-            what such a view has not learned it shows as running.
+        n_seen: The number of results that the tuner had seen at its last proposal. A later ask shows at least these.
+            The others may appear as running.
         in_stage: All trials of the search stage.
     """
-    if missing_results(in_stage):  # then the log is not what later asks are shown
+    if missing_results(in_stage):  # then later asks are shown another log
         return frozenset(trial.number for trial in in_stage)
     found = {trial.number for trial in in_stage if trial.is_finished and trial.number not in log.position}
     for n_learned in range(n_seen, len(log) + 1):

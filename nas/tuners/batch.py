@@ -18,14 +18,14 @@ class BatchTuner(DonorTuner):
     """Proposes the given points in order; STOP after the last.
 
     Args:
-        space: Where the points must lie.
-        metrics: Of concern only to ``donor``.
-        seed: Of no concern.
-        points: What to try.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        space: The space of the points.
+        metrics: Used only by ``donor``.
+        seed: Not used.
+        points: The points to propose.
+        donor: The donor of a trial; see ``DonorChooser``.
 
     Raises:
-        ConfigurationError: there is none, or one lies outside the space.
+        ConfigurationError: there is no point, or one is not in the space.
     """
 
     def __init__(
@@ -44,6 +44,6 @@ class BatchTuner(DonorTuner):
         check_points("tuner.points", self.points, space)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the ``number``-th point of the list, of those that no constraint refuses."""
+        """Returns the next point that no constraint refuses."""
         allowed = [point for point in self.points if not lineage.refuses(point)]
         return self.propose(lineage, allowed[number], "batch") if number < len(allowed) else STOP

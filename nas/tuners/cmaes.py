@@ -1,7 +1,8 @@
-"""CMA-ES (Hansen 2016, arXiv:1604.00772) with restarts of doubled populations (Auger and Hansen 2005), by cmaes.
+"""CMA-ES (Hansen 2016, arXiv:1604.00772) with restarts, by the library cmaes.
 
-Differs: asynchronous. A generation is the next ``population_size`` finished trials, whichever distribution they were
-drawn from. A choice is drawn as one number for each option, of which the greatest wins.
+Each restart doubles the population (Auger and Hansen 2005). Differs: asynchronous. A generation is the next
+``population_size`` finished trials, whichever distribution they were drawn from. A choice is drawn as one number per
+option; the option with the greatest number is taken.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ class CmaEsTuner(DonorTuner):
     """Draws from a normal distribution that moves and turns towards the better half of each generation.
 
     Args:
-        space: Any; made for numbers.
-        metrics: The first one.
-        seed: Seeds every ask together with its number.
-        population_size: Trials a generation; None: ``4 + 3 ln n`` for n coordinates.
-        sigma: The first standard deviation, as a share of each range.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        space: Any space; best for numbers.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
+        population_size: The number of trials per generation; None: ``4 + 3 ln n`` for n coordinates.
+        sigma: The initial standard deviation, as a share of each range.
+        donor: The donor of a trial; see ``DonorChooser``.
 
     Raises:
-        ConfigurationError: cmaes is not installed, or an argument can't be.
+        ConfigurationError: cmaes is not installed, or an argument is invalid.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class CmaEsTuner(DonorTuner):
             ) from error
         self.sigma = float(sigma)
         self._flat = FlatSpace(space)
-        self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library knows no fewer
+        self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library's minimum
         self.population_size = population_size or 4 + int(3 * math.log(self._n_coordinates))
-        self._told: list[int] = []  # a cache: the trials that the distribution knows
+        self._told: list[int] = []  # a cache: the trials told to the distribution
         self._cma: CMA | None = None
         self._n_restarts = 0
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """A point drawn from the distribution that the finished trials give; a random one where that is not new."""
+        """Returns a new point from the present distribution, or a random one."""
         rng = self.rng(number)
         cma = self._distribution(lineage)
         cma.reseed_rng(rng.getrandbits(32))
@@ -87,12 +88,12 @@ class CmaEsTuner(DonorTuner):
         return self.propose_new(lineage, rng, "random")
 
     def _distribution(self, lineage: Lineage) -> CMA:
-        """Returns the distribution after the finished trials, told in the order learned, a generation at a time."""
+        """Returns the distribution after all complete generations, in the order learned."""
         drawn = [t for t in lineage.finished if t.proposal.derivation is not None]
         numbers = [t.number for t in drawn]
         if self._cma is None or numbers[: len(self._told)] != self._told:
             self._told, self._n_restarts = [], 0
-            self._cma = self._fresh()
+            self._cma = self._new_distribution()
         while True:
             generation = drawn[len(self._told) : len(self._told) + self._cma.population_size]
             if len(generation) < self._cma.population_size:
@@ -101,10 +102,10 @@ class CmaEsTuner(DonorTuner):
             self._cma.tell(self._losses(generation))
             if self._cma.should_stop():
                 self._n_restarts += 1
-                self._cma = self._fresh()
+                self._cma = self._new_distribution()
 
     def _losses(self, generation: Sequence[Trial]) -> list[tuple[np.ndarray, float]]:
-        """Returns the vectors with what to minimize. Only the order counts to CMA-ES: failed trials come last."""
+        """Returns vectors and losses. CMA-ES uses only their order; failed trials come last."""
         import numpy as np
 
         metric = self.metrics[0]
@@ -112,8 +113,8 @@ class CmaEsTuner(DonorTuner):
         losses = [math.inf if value is None else -metric.rank(value) for value in values]
         return [(np.array(t.proposal.derivation["vector"]), loss) for t, loss in zip(generation, losses, strict=True)]
 
-    def _fresh(self) -> CMA:
-        """The first distribution, in the middle, or after a restart one of a larger population somewhere else."""
+    def _new_distribution(self) -> CMA:
+        """Returns a new distribution: in the middle at first, at random after a restart."""
         import numpy as np
         from cmaes import CMA
 

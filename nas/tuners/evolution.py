@@ -1,10 +1,11 @@
-"""Regularized evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1). Differs: asynchronous; children inherit weights.
+"""Regularized evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1).
 
-The population is the last ``population_size`` scored trials in the order learned: the oldest dies, however good.
-A failed trial is no member: initial points are drawn until the population is full, so failures never shrink it.
+Differs: asynchronous; children inherit weights. The population is the last ``population_size`` scored trials in the
+order learned: the oldest is replaced, however good. A failed trial is not a member. Initial points are drawn until the
+population is full, so failures never shrink it.
 
-Two older kinds are options: a population without age, in which the worst dies (``replacement=worst``), and NNI's naive
-tournament, in which the loser of each tournament dies (``replacement=loser sample_size=2``).
+Two other replacements are options. With ``replacement=worst`` the worst member is replaced. With ``replacement=loser``
+and ``sample_size=2``, NNI's naive tournament, it is the loser of each tournament.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class EvolutionTuner(Tuner):
     In a space of network graphs a proposal names the operation, which is replayed on the donor's weights.
 
     Args:
-        space: Where points lie; gives mutation and crossing.
-        metrics: The first decides the tournament.
-        seed: Seeds every ask together with its number.
+        space: Any space; it mutates and crosses points.
+        metrics: The first one decides tournaments.
+        seed: Seeds every ask, together with its number.
         population_size: Number of members (the paper: 100; small here, for budgets of tens of trials).
         sample_size: Number of members in a tournament (the paper: 25).
         crossover: Probability that a child has two parents, the winners of two tournaments. Each decision comes from
@@ -83,7 +84,7 @@ class EvolutionTuner(Tuner):
         self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns an initial point while the population is not full, else a child of one or two members."""
+        """Returns an initial point until the population is full, then children of members."""
         rng = self.rng(number)
         population = self._population(lineage)
         if not population or self._has_room(lineage, len(population)):

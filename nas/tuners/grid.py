@@ -1,4 +1,4 @@
-"""Grid search: every combination once; of a range, equally spaced values."""
+"""Grid search over every combination of values; ranges have equally spaced values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GridTuner(DonorTuner):
     """Proposes the points of a grid in order, the last parameter fastest; STOP after the last.
 
     Args:
-        space: Any; its choices and whole numbers are taken as they are, where a range has no more than ``resolution``.
-        metrics: Of concern only to ``donor``.
-        seed: Of no concern.
-        resolution: How many values of a range, both ends among them, equally spaced on its scale.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        space: Any space. All options are used, and all whole numbers of a range with at most ``resolution`` of them.
+        metrics: Used only by ``donor``.
+        seed: Not used.
+        resolution: The number of values of a range, including both ends, equally spaced on its scale.
+        donor: The donor of a trial; see ``DonorChooser``.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class GridTuner(DonorTuner):
         super().__init__(space, metrics, seed=seed, donor=donor)
         check_int("resolution", resolution, 1)
         self.resolution = resolution
-        self._points: list[Point] = []  # a cache: the beginning of the grid
+        self._points: list[Point] = []  # a cache: the first points of the grid
         self._rest = grid(space, resolution)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the ``number``-th point of the grid, of those that no constraint refuses."""
+        """Returns the next point of the grid that no constraint refuses."""
         while len(self._points) <= number:
             point = next(self._rest, None)
             if point is None:
@@ -47,9 +47,9 @@ class GridTuner(DonorTuner):
 
 
 def grid(space: Space, resolution: int) -> Iterator[Point]:
-    """Yields every combination of the values that decisions have, of which a range has ``resolution`` at most."""
+    """Yields every combination of values; a range has at most ``resolution``."""
     depth = 0
-    path: list[tuple[int, int]] = []  # of each decision: which of its values, and how many it has
+    path: list[tuple[int, int]] = []  # by decision: index of its value, number of its values
 
     def ask(name: str, domain: Domain) -> float:
         nonlocal depth

@@ -1,13 +1,17 @@
-"""Metis (Li et al. 2018, USENIX ATC): a Gaussian process that explores, exploits, and measures again what it doubts.
+"""Metis (Li et al. 2018, USENIX ATC): Bayesian optimization with repeated measurements.
 
-At each ask three candidates compete: the point with the best prediction, the one that is known least, and the measured
-point that lies farthest from what all the others say of it (leave one out). The one whose hopeful outcome would move
-the best prediction farthest is trained. So a lucky score is measured again before it is believed, and the finalists are
-the best *predicted and confirmed* ones: a mean over the measurements, drawn towards what the neighbors say. Where no
-new point is left, the measured ones that may still be the best are measured again.
+At each ask three candidates compete by the prediction of a Gaussian process:
 
-Differs: candidates come from draws and from steps around the best, not from a mixture model; pending trials are taken
-to score as predicted.
+* the point with the best prediction,
+* the point with the largest uncertainty,
+* the measured point with the largest leave-one-out residual.
+
+The candidate whose upper bound exceeds the best prediction most is trained. So a lucky score is measured again, and
+finalists are ranked by prediction: a mean of the measurements, shrunk towards the neighbors. If no new point is left,
+measured points that may still be the best are measured again.
+
+Differs: candidates come from draws and from steps around the best, not from a mixture model. Pending trials count with
+their predicted scores.
 """
 
 from __future__ import annotations
@@ -31,14 +35,14 @@ from nas.tuners.shared.flat import FlatSpace
 from nas.tuners.shared.gaussian import ScoreModel, check_max_points
 from nas.tuners.shared.new_points import draw_new_point
 
-_HOPE = 1.96
-"""Standard deviations above the mean in the upper bound, and the limit beyond which a measurement is an outlier."""
+_Z_SCORE = 1.96
+"""Standard deviations in the upper bound, and the limit beyond which a residual is an outlier."""
 _N_BEST = 5
 _N_STEPS = 10
 
 
 class _Row(NamedTuple):
-    """One measurement: a point's key, the point, and its score, greater where better (None while the trial runs)."""
+    """One measurement: key, point and score. Greater is better; None while the trial runs."""
 
     key: str
     point: Point
@@ -46,19 +50,18 @@ class _Row(NamedTuple):
 
 
 class MetisTuner(DonorTuner):
-    """Proposes by the prediction of a Gaussian process; outliers are measured again.
+    """Proposes points by a Gaussian process, and measures outliers again.
 
     Args:
-        space: Any.
-        metrics: The first one.
-        seed: Seeds every ask together with its number.
+        space: Any space.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
         n_initial_points: Random points before the first prediction.
-        n_candidates: Random points of which the best predicted and the least known are sought, besides steps from the
-            best measured ones.
-        max_repeats: How often one point is measured at most; 1: nothing is measured again.
-        max_points: A model of more measurements is made of the best half and the newest half; at least twice
+        n_candidates: The number of random candidates, besides steps from the best measured points.
+        max_repeats: The most measurements of one point; 1: no point is measured again.
+        max_points: The most measurements in the model: their best half and newest half. At least twice
             ``n_initial_points``.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        donor: The donor of a trial; see ``DonorChooser``.
     """
 
     def __init__(
@@ -86,10 +89,10 @@ class MetisTuner(DonorTuner):
         self.max_repeats = max_repeats
         self.max_points = max_points
         self._flat = FlatSpace(space)
-        self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: what was learned, and the order
+        self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: results and their order
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns an initial point while few points have scores, else the candidate with the best upper bound."""
+        """Returns an initial point while few have scores, then the best candidate."""
         rng = self.rng(number)
         rows = self._rows(lineage)
         if not self._is_enough(rows):
@@ -98,10 +101,10 @@ class MetisTuner(DonorTuner):
                 return initial
         if (chosen := self._chosen(rows, lineage, rng)) is not None:
             return self.propose(lineage, *chosen)
-        return WAIT if lineage.pending else STOP  # what still runs may be worth another measurement
+        return WAIT if lineage.pending else STOP  # a running trial may need another measurement
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the scored trials by what the model predicts of their points, the best first."""
+        """Returns the scored trials by predicted score, best first."""
         learned = tuple(trial.number for trial in lineage.finished)
         if learned != self._ranked[0]:
             self._ranked = (learned, self._order(lineage, super().ranked(lineage)))
@@ -116,13 +119,13 @@ class MetisTuner(DonorTuner):
         return [trials[index].number for index in sorted(range(len(trials)), key=lambda index: -means[index])]
 
     def _is_enough(self, rows: Sequence[_Row]) -> bool:
-        """Returns whether there are enough measurements for a model: all initial points, or a repeated one."""
+        """Returns whether there are all initial points, or a repeated one, for a model."""
         keys = [row.key for row in rows if row.score is not None]
         n_points = len(set(keys))
         return bool(self._flat.domains) and (n_points >= self.n_initial_points or 1 < n_points < len(keys))
 
     def _rows(self, lineage: Lineage) -> list[_Row]:
-        """The measurements in the order learned, at most ``max_points`` of them, then the trials that still run."""
+        """Returns at most ``max_points`` measurements in the order learned, then the running trials."""
         metric = self.metrics[0]
         found = [
             _Row(point_key(trial.point), trial.point, metric.rank(trial.metrics[metric.name]))
@@ -131,32 +134,32 @@ class MetisTuner(DonorTuner):
         return found + [_Row(point_key(trial.point), trial.point, None) for trial in lineage.pending]
 
     def _chosen(self, rows: Sequence[_Row], lineage: Lineage, rng: random.Random) -> tuple[Point, str] | None:
-        """Returns the candidate with the best upper bound and the reason. None: no point is left, or too few scores."""
+        """Returns the best candidate and the reason, or None if there is none."""
         known = [row for row in rows if row.score is not None]
         running = [row for row in rows if row.score is None]
         if len(known) < 2 or not self._flat.domains:
             return None
         model = self._model(known)
         if running:
-            model = model.believing(self._flat.vectors(row.point for row in running))
+            model = model.fantasize(self._flat.vectors(row.point for row in running))
         best = float(model.fitted().max())
-        again = self._repeatable(known, lineage)
-        offers = []
-        if (outlier := self._outlier(model, known, again, best)) is not None:
-            offers.append(outlier)
+        repeatable = self._repeatable(known, lineage)
+        gains = []
+        if (outlier := self._outlier(model, known, repeatable, best)) is not None:
+            gains.append(outlier)
         if points := self._candidates(known, lineage, rng):
             means, spreads = model.predict(self._flat.vectors(points))
             for index, reason in ((int(means.argmax()), "exploits"), (int(spreads.argmax()), "explores")):
-                offers.append((float(means[index] + _HOPE * spreads[index]) - best, points[index], reason))
-        if not offers:
-            offers = [offer for index in again if (offer := self._offer(model, known[index], best))[0] > 0]
-        if not offers:
+                gains.append((float(means[index] + _Z_SCORE * spreads[index]) - best, points[index], reason))
+        if not gains:
+            gains = [gain for index in repeatable if (gain := self._gain(model, known[index], best))[0] > 0]
+        if not gains:
             return None
-        _, point, reason = max(offers, key=lambda offer: offer[0])
+        _, point, reason = max(gains, key=lambda gain: gain[0])
         return point, reason
 
     def _candidates(self, known: Sequence[_Row], lineage: Lineage, rng: random.Random) -> list[Point]:
-        """New points: draws, and steps from the best measured ones."""
+        """Returns new points: draws, and steps from the best measured ones."""
         found = [self.space.sample(rng) for _ in range(self.n_candidates)]
         for row in sorted(known, key=lambda row: -(row.score or 0.0))[:_N_BEST]:
             try:
@@ -169,24 +172,24 @@ class MetisTuner(DonorTuner):
         return found
 
     def _repeatable(self, known: Sequence[_Row], lineage: Lineage) -> list[int]:
-        """Returns the measurements, by index, of points that may be measured once more."""
+        """Returns the indices of measurements whose points may be measured again."""
         n_times = Counter(point_key(trial.point) for trial in lineage)
         running = {point_key(trial.point) for trial in lineage.pending}
         return [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]
 
     def _outlier(
-        self, model: ScoreModel, known: Sequence[_Row], again: Sequence[int], best: float
+        self, model: ScoreModel, known: Sequence[_Row], repeatable: Sequence[int], best: float
     ) -> tuple[float, Point, str] | None:
-        """Returns the measured point farthest from the prediction of all others, if it is an outlier, with its gain."""
-        doubts = model.doubts()
-        index = max(again, key=lambda index: doubts[index], default=None)
-        return None if index is None or doubts[index] <= _HOPE else self._offer(model, known[index], best)
+        """Returns the measured point with the largest residual, if it is an outlier."""
+        residuals = model.loo_residuals()
+        index = max(repeatable, key=lambda index: residuals[index], default=None)
+        return None if index is None or residuals[index] <= _Z_SCORE else self._gain(model, known[index], best)
 
-    def _offer(self, model: ScoreModel, row: _Row, best: float) -> tuple[float, Point, str]:
-        """Returns by how much another measurement of a point may exceed the best prediction."""
+    def _gain(self, model: ScoreModel, row: _Row, best: float) -> tuple[float, Point, str]:
+        """Returns how far another measurement may exceed the best prediction, the point and the reason."""
         means, spreads = model.predict(self._flat.vectors([row.point]))
-        hope = max(row.score or 0.0, float(means[0])) + _HOPE * float(spreads[0])
-        return hope - best, row.point, "measures again"
+        bound = max(row.score or 0.0, float(means[0])) + _Z_SCORE * float(spreads[0])
+        return bound - best, row.point, "measures again"
 
     def _model(self, rows: Sequence[_Row]) -> ScoreModel:
         import numpy as np

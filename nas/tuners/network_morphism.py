@@ -1,13 +1,15 @@
 """Network morphism guided by Bayesian optimization (Jin et al. 2019, arXiv:1806.10282, "Auto-Keras", section 3).
 
-A Gaussian process models the scores over the edit distance between networks, and a tree-structured search over
-morphisms seeks the child with the greatest upper confidence bound. Its proposal names the trial that the search set out
-from and all operations on the way, so that the child starts from its parent's function.
+A Gaussian process models the scores over the edit distance between networks. A tree-structured search over morphisms
+looks for the child with the greatest upper confidence bound. The proposal names the trial where that search started and
+all operations from there, so the child starts with its parent's function.
 
-Differs: a point is described by its distances to measured ones (`nas.tuners.shared.landmarks`), and by its generation:
-a child that goes on from trained weights, which have come down so often, scores higher than the same network would
-afresh. A network of the tree is left by some random moves at a time, not by all. Asynchronous: pending trials are taken
-to score as predicted.
+Differs:
+
+* A point is described by its distances to measured ones (`nas.tuners.shared.landmarks`) and by its generation. A child
+  that continues from weights trained over many generations scores higher than the same network trained from scratch.
+* A network of the tree is expanded by some random moves at a time, not by all.
+* Asynchronous: pending trials count with their predicted scores.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 _N_MOVES = 8
-"""How many children of one network are looked at together."""
+"""The number of children of one network that are evaluated together."""
 _COOLING = 0.9
 _N_LANDMARKS = 16
 _AGE_UNIT = 0.5
-"""What twice as many ancestors count, beside landmarks that are 1 apart."""
+"""The distance between a generation and twice that generation; landmarks are 1 apart."""
 
 
 class _Candidate(NamedTuple):
-    """What may be proposed: what it is hoped to score, its parent, and how it was made of the parent's point."""
+    """A possible proposal: its upper bound, its parent, and the variation of the parent's point."""
 
-    hope: float
+    bound: float
     parent: Trial
     variation: Variation
     n_steps: int
@@ -54,14 +56,15 @@ class NetworkMorphismTuner(Tuner):
     """Proposes children of measured trials by the upper confidence bound; the parent is the donor.
 
     Args:
-        space: Any; made for network graphs (`nas.spaces.graphs.space`), where a child computes what its parent did.
-        metrics: The first one.
-        seed: Seeds every ask together with its number.
+        space: Any space; best for network graphs (`nas.spaces.graphs.space`), where a child starts with its parent's
+            function.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
         n_initial_points: Random points before the first child.
-        n_candidates: Children looked at for one proposal, of which the most promising is proposed.
-        max_steps: Operations from a parent to its child, at the most.
-        beta: Standard deviations above the mean that a child is hoped to reach (the paper: 2.5).
-        max_points: Trials in the model, the best half and the newest half; at least twice ``n_initial_points``.
+        n_candidates: The number of children evaluated per proposal; the best is proposed.
+        max_steps: The most operations from a parent to its child.
+        beta: Standard deviations above the mean in the upper bound (the paper: 2.5).
+        max_points: The most trials in the model: their best half and newest half. At least twice ``n_initial_points``.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class NetworkMorphismTuner(Tuner):
         self._distances = Distances(space)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns an initial point while few have scores or run, else the best child; STOP if no point is left."""
+        """Returns an initial point while few have scores or run, then the best child."""
         rng = self.rng(number)
         known = lineage.best_and_newest(self.metrics[0], self.max_points)
         n_coming = sum(not trial.parents for trial in lineage.pending)
@@ -113,33 +116,33 @@ class NetworkMorphismTuner(Tuner):
     def _most_promising(
         self, model: _Model, known: Sequence[Trial], lineage: Lineage, rng: random.Random
     ) -> _Candidate | None:
-        """Returns the best child that the tree-structured search finds; None where every one is a point of a trial."""
+        """Returns the best new child of the tree-structured search, or None."""
         start = [Variation.of(trial.point) for trial in known]
-        hopes = model.hopes(start, known, self.beta)
-        best_hope = max(hopes)
+        bounds = model.upper_bounds(start, known, self.beta)
+        best_bound = max(bounds)
         ties = itertools.count()
         tree = [
-            (-hope, next(ties), _Candidate(hope, trial, variation, 0))
-            for hope, trial, variation in zip(hopes, known, start, strict=True)
+            (-bound, next(ties), _Candidate(bound, trial, variation, 0))
+            for bound, trial, variation in zip(bounds, known, start, strict=True)
         ]
         heapq.heapify(tree)
-        seen, best, n_looked_at, temperature = set[str](), None, 0, model.spread
-        while tree and n_looked_at < self.n_candidates:
+        seen, best, n_evaluated, temperature = set[str](), None, 0, model.spread
+        while tree and n_evaluated < self.n_candidates:
             *_, node = heapq.heappop(tree)
-            n_looked_at += _N_MOVES
+            n_evaluated += _N_MOVES
             for child in self._children(node, model, lineage, seen, rng):
-                if best is None or child.hope > best.hope:
+                if best is None or child.bound > best.bound:
                     best = child
-                best_hope = max(best_hope, child.hope)
-                if child.n_steps < self.max_steps and rng.random() < math.exp((child.hope - best_hope) / temperature):
-                    heapq.heappush(tree, (-child.hope, next(ties), child))
+                best_bound = max(best_bound, child.bound)
+                if child.n_steps < self.max_steps and rng.random() < math.exp((child.bound - best_bound) / temperature):
+                    heapq.heappush(tree, (-child.bound, next(ties), child))
             temperature *= _COOLING
         return best
 
     def _children(
         self, node: _Candidate, model: _Model, lineage: Lineage, seen: set[str], rng: random.Random
     ) -> list[_Candidate]:
-        """Some random moves from a node that lead to new points."""
+        """Returns new points that are some random moves away from a node."""
         variations = []
         for _ in range(_N_MOVES):
             try:
@@ -152,20 +155,20 @@ class NetworkMorphismTuner(Tuner):
                 variations.append(variation)
         if not variations:
             return []
-        hopes = model.hopes(variations, [node.parent] * len(variations), self.beta, generations=1)
+        bounds = model.upper_bounds(variations, [node.parent] * len(variations), self.beta, generations=1)
         return [
-            _Candidate(hope, node.parent, variation, node.n_steps + 1)
-            for hope, variation in zip(hopes, variations, strict=True)
+            _Candidate(bound, node.parent, variation, node.n_steps + 1)
+            for bound, variation in zip(bounds, variations, strict=True)
         ]
 
 
 class _Model:
-    """What points are predicted to score, as children of what was measured.
+    """Predicts the scores of points as children of measured trials.
 
     Args:
-        known: Measured, two or more.
-        lineage: Whose pending trials are taken to score as predicted.
-        distances: Of the space.
+        known: At least two measured trials.
+        lineage: Its pending trials count with their predicted scores.
+        distances: The distances of the space.
         metric: The score.
 
     Attributes:
@@ -182,12 +185,12 @@ class _Model:
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (0.05, 50.0), nu=2.5) + WhiteKernel(0.1, (1e-5, 2.0))
         model = ScoreModel(self._vectors_of(known), scores, kernel)
         self.spread = model.spread
-        self._model = model.believing(self._vectors_of(lineage.pending)) if lineage.pending else model
+        self._model = model.fantasize(self._vectors_of(lineage.pending)) if lineage.pending else model
 
-    def hopes(
+    def upper_bounds(
         self, variations: Sequence[Variation], parents: Sequence[Trial], beta: float, *, generations: int = 0
     ) -> list[float]:
-        """Returns the upper confidence bound of each variation, so many generations after its trial."""
+        """Returns the upper confidence bounds of variations, ``generations`` after their parents."""
         ages = [parent.generation + generations for parent in parents]
         means, spreads = self._model.predict(self._vectors([v.point for v in variations], ages))
         return [float(mean + beta * spread) for mean, spread in zip(means, spreads, strict=True)]
@@ -196,7 +199,7 @@ class _Model:
         return self._vectors([t.point for t in trials], [t.generation for t in trials])
 
     def _vectors(self, points: Sequence[dict[str, object]], ages: Sequence[int]) -> np.ndarray:
-        """``(n, landmarks + 1)``."""
+        """Returns ``(n, landmarks + 1)``."""
         import numpy as np
 
         column = _AGE_UNIT * np.log2(1.0 + np.array(ages, dtype=np.float64)).reshape(-1, 1)

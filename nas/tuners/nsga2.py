@@ -1,9 +1,9 @@
-"""NSGA-II (Deb et al. 2002, doi:10.1109/4235.996017): evolution towards the front of several objectives.
+"""NSGA-II (Deb et al. 2002, doi:10.1109/4235.996017): evolution towards the Pareto front of several objectives.
 
-Differs: asynchronous. A generation is the next ``population_size`` scored trials in the order learned, so that it
-follows from the lineage; each of them may be a parent at once, and at the generation's end the best of parents and
-children live on. A child is crossed with probability 0.9 and then changed at one decision, where the paper changes each
-with probability one by their number. No point is proposed twice. Children inherit weights.
+Differs: asynchronous. A generation is the next ``population_size`` scored trials in the order learned, so it follows
+from the lineage. Each of them may be a parent at once. At the end of a generation the best of parents and children
+survive. A child is crossed with probability 0.9 and then mutated at one decision; the paper mutates each decision with
+probability one by their number. No point is proposed twice. Children inherit weights.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _Members: TypeAlias = tuple[tuple[int, Losses], ...]
 
 
 class Nsga2Tuner(Tuner):
-    """Breeds from tournaments of two, which the better front wins, or, on one front, the less crowded.
+    """Selects parents by tournaments of two: the better front wins, then the less crowded trial.
 
-    A child has two parents where it was crossed, that first of which it has more; both are donors of its weights.
+    A crossed child has two parents. Both are donors; the one with more decisions in common comes first.
 
     Args:
-        space: Any.
-        metrics: All of them count; of a single one the best are the front.
-        seed: Seeds every ask together with its number.
-        population_size: How many live from one generation to the next (the paper: 100; small here, for small budgets).
+        space: Any space.
+        metrics: All count; with a single one the front is the best trials.
+        seed: Seeds every ask, together with its number.
+        population_size: The number of survivors per generation (the paper: 100; small here, for small budgets).
         crossover_rate: The share of children that have two parents (the paper: 0.9).
     """
 
@@ -59,10 +59,10 @@ class Nsga2Tuner(Tuner):
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns an initial point while there are too few trials, else a child; STOP if no point is left."""
+        """Returns an initial point while there are too few trials, then children."""
         rng = self.rng(number)
-        elders, children = self._generations(lineage)
-        members = self._best((*elders, *children))
+        survivors, children = self._generations(lineage)
+        members = self._best((*survivors, *children))
         if members and not needs_initial_point(lineage, len(members), self.population_size):
             for _ in range(_TRIES):
                 parents = self._parents(members, rng)
@@ -72,27 +72,27 @@ class Nsga2Tuner(Tuner):
                     break
                 if not lineage.has_point(child.point):
                     return self._proposal(child, parents, lineage)
-        fresh = draw_new_point(self.space, lineage, rng)
-        return STOP if fresh is None else Proposal(point=fresh, reason="initial point")
+        point = draw_new_point(self.space, lineage, rng)
+        return STOP if point is None else Proposal(point=point, reason="initial point")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """Returns the last generation's survivors and later trials. Others are never parents again."""
-        elders, children = self._generations(lineage)
-        return [number for number, _ in (*elders, *children)]
+        survivors, children = self._generations(lineage)
+        return [number for number, _ in (*survivors, *children)]
 
     def _generations(self, lineage: Lineage) -> tuple[_Members, _Members]:
         """Returns the survivors of the last complete generation, and the trials scored since."""
         scored = ((trial.number, losses_of(trial, self.metrics)) for trial in lineage.finished)
         members = tuple((number, losses) for number, losses in scored if losses is not None)
         size = self.population_size
-        elders = members[:size]
+        survivors = members[:size]
         n_whole = len(members) // size * size
         for start in range(size, n_whole, size):
             generation = members[start : start + size]
-            if (elders, generation) not in self._survivors:
-                self._survivors[elders, generation] = self._best((*elders, *generation))
-            elders = self._survivors[elders, generation]
-        return elders, members[max(n_whole, size) :]
+            if (survivors, generation) not in self._survivors:
+                self._survivors[survivors, generation] = self._best((*survivors, *generation))
+            survivors = self._survivors[survivors, generation]
+        return survivors, members[max(n_whole, size) :]
 
     def _best(self, members: _Members) -> _Members:
         """Returns the members of the next population, best first."""
@@ -100,7 +100,7 @@ class Nsga2Tuner(Tuner):
         return tuple(members[place] for place in order[: self.population_size])
 
     def _parents(self, members: _Members, rng: random.Random) -> list[int]:
-        """Returns one or two parents, each the winner of a tournament of two. ``members`` are sorted, best first."""
+        """Returns one or two winners of tournaments of two. ``members`` are sorted, best first."""
         first = min(rng.randrange(len(members)) for _ in range(2))
         if len(members) == 1 or rng.random() >= self.crossover_rate:
             return [members[first][0]]

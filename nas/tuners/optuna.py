@@ -1,7 +1,7 @@
 """Optuna's samplers as tuners: TPE (Bergstra et al. 2011, NIPS 24) and Gaussian processes.
 
-Differs from Optuna's own studies: nothing is stored there. Each ask builds a study of the lineage, seeded by the
-search's seed and the number, so that resuming is asking again. What they suggest again is replaced by a new point.
+Differs from Optuna's own studies: nothing is stored. Each ask builds a study from the lineage, seeded by the search's
+seed and the number. A repeated suggestion is replaced by a new point near it.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 _SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler"}
 _TRIES = {"tpe": 16, "gp": 1}
-"""Suggestions an ask; ``gp`` fits its model for each, and in a space of choices repeats itself."""
+"""Suggestions per ask. ``gp`` has only one, since it fits its model for each."""
 _N_STEPS = 64
-"""How far the way from a known suggestion to a new point may be."""
-_SOME_TIME = datetime(1970, 1, 1)
-"""Optuna wants one; no sampler reads it."""
+"""The most mutations from a repeated suggestion to a new point."""
+_ANY_TIME = datetime(1970, 1, 1)
+"""Required by Optuna; no sampler reads it."""
 
 
 class OptunaTuner(DonorTuner):
-    """Proposes what one of Optuna's samplers suggests, or where that was proposed before, a new point near it.
+    """Proposes the suggestions of one of Optuna's samplers.
 
-    Running and waiting trials are known to the sampler as running (TPE counts them as bad ones: constant liar), failed
-    ones as failed.
+    Running and waiting trials are running ones for the sampler; TPE counts them as bad (constant liar). Failed trials
+    are failed ones.
 
     Args:
-        space: Any; choices are taken as categories. What not every point decides, ``gp`` models by what stands for it
-            where it is missing (`nas.tuners.shared.flat`), ``tpe`` by the points that have it.
-        metrics: The first one.
-        seed: Seeds every ask together with its number.
+        space: Any space; choices become categories. For conditional decisions ``gp`` uses default values
+            (`nas.tuners.shared.flat`), and ``tpe`` the points that have them.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
         sampler: ``tpe`` or ``gp``.
-        options: More arguments of Optuna's sampler.
-        max_points: A model of more scored trials than this is made of their best half and their newest half.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        options: Further arguments of Optuna's sampler.
+        max_points: The most scored trials in the model: their best half and newest half.
+        donor: The donor of a trial; see ``DonorChooser``.
 
     Raises:
-        ConfigurationError: Optuna is not installed, or does not take the options.
+        ConfigurationError: Optuna is not installed, or refuses the options.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class OptunaTuner(DonorTuner):
         self.sampler = sampler
         self.options = dict(options or {})
         self.max_points = max_points
-        self._flat = FlatSpace(space) if sampler == "gp" else None  # which models all points alike, or not at all
-        self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials in Optuna's words
+        self._flat = FlatSpace(space) if sampler == "gp" else None  # gp needs the same columns for all points
+        self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials as Optuna's
         try:
             import optuna
         except ImportError as error:
@@ -91,7 +91,7 @@ class OptunaTuner(DonorTuner):
             raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """What the sampler suggests, given the lineage, or what is near; a random point where all that is known."""
+        """Returns the sampler's suggestion, a new point near it, or a random one."""
         rng = self.rng(number)
         point = self._suggested(lineage, rng.getrandbits(31))
         try:
@@ -100,7 +100,7 @@ class OptunaTuner(DonorTuner):
                     return self.propose(lineage, point, self.sampler)
                 point = self.space.mutate(point, rng)
         except SpaceExhaustedError:
-            pass  # no step leads from here; a point that is left elsewhere is drawn
+            pass  # no mutation is possible here; a random point is drawn
         return self.propose_new(lineage, rng, self.sampler)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point:
@@ -125,7 +125,7 @@ class OptunaTuner(DonorTuner):
         return self._flat.point(answers, self.rng(seed))
 
     def _decided(self, point: Point) -> Iterator[tuple[str, Domain, float]]:
-        """What is told of a point: its decisions, or one for each column of the model."""
+        """Yields a point's decisions, or one value per column of the model."""
         if self._flat is None:
             yield from ((decision.name, decision.domain, decision.answer) for decision in self.space.decisions(point))
         else:
@@ -142,13 +142,13 @@ class OptunaTuner(DonorTuner):
         return made
 
     def _chosen(self, lineage: Lineage) -> list[Trial]:
-        """Returns the trials of which the model is made, in the order learned."""
+        """Returns the trials for the model, in the order learned."""
         if self.max_points is None or len(lineage.ranked(self.metrics[0])) <= self.max_points:
             return list(lineage)
         return [*lineage.best_and_newest(self.metrics[0], self.max_points), *lineage.pending]
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        """Returns the trial in Optuna's words."""
+        """Returns the trial as one of Optuna's."""
         from optuna.trial import TrialState
 
         if trial.is_finished and trial.number in self._known:
@@ -163,8 +163,8 @@ class OptunaTuner(DonorTuner):
             trial_id=-1,
             state=state,
             value=value,
-            datetime_start=_SOME_TIME,
-            datetime_complete=_SOME_TIME if trial.is_finished else None,
+            datetime_start=_ANY_TIME,
+            datetime_complete=_ANY_TIME if trial.is_finished else None,
             params={name: answer for name, _, answer in decisions},
             distributions={name: _distribution(domain) for name, domain, _ in decisions},
             user_attrs={},
@@ -181,7 +181,7 @@ def _shared_trial() -> type[optuna.trial.FrozenTrial]:
     import optuna
 
     class SharedTrial(optuna.trial.FrozenTrial):
-        """Of which a deep copy shares what nobody changes; Optuna makes two an ask of every trial."""
+        """A trial whose deep copies are shallow: Optuna makes two of each trial per ask."""
 
         def __deepcopy__(self, memo: dict[int, object]) -> SharedTrial:
             return copy.copy(self)

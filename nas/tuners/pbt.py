@@ -1,8 +1,9 @@
-"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846). One trial is one interval of one member.
+"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846).
 
-A member goes on from its last trial: the same point, its weights. A member among the worst gives up both, and goes on
-from one of the best: its weights *and* its point, perturbed (truncation selection). So ``problem.train`` trains one
-interval, and inherits at its beginning; the sum of intervals along a line of parents is a full training.
+One trial is one interval of one member. A member continues from its last trial, with the same point and its weights. A
+member among the worst instead continues from one of the best: with its weights *and* its point, perturbed (truncation
+selection). So ``problem.train`` inherits first and then trains one interval. The intervals along a line of parents make
+a full training.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point
 
 _MAX_DRAWS = 2000
-"""Random points in which a decision is sought; a decision that not every point has may be rare."""
+"""The number of random points in which a decision is searched; conditional ones may be rare."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """One member: its last trial that has a score, how many of its trials have ended, and whether one has not."""
+    """A member: its last scored trial, its number of ended trials, and whether one is running."""
 
     number: int
     last: Trial | None = None
@@ -38,19 +39,18 @@ class _Member:
 
 
 class PbtTuner(Tuner):
-    """Trains a population in intervals; the worst copy the best, weights and point, and explore from there.
+    """Trains a population in intervals; the worst members copy the best ones and explore.
 
     Args:
-        space: Any; a copied point may take another architecture, which then inherits what fits.
-        metrics: The first ranks.
-        seed: Seeds every ask together with its number.
-        population_size: How many members; with fewer slots they take turns.
-        fraction: The share of the population that is worst and copies, and that is best and is copied.
-        factor: A perturbed number is multiplied or divided by it; a whole one changes by 1 at least.
-        resample: The probability that a perturbed decision is drawn afresh instead; a choice changes by this alone.
-        perturbed: The decisions that exploring may change, by name or the beginning of a path; None: all.
-        synchronous: Whether a member waits until all have ended as many trials; else it compares itself with the
-            others as they are.
+        space: Any space. A perturbed architecture inherits the weights that fit.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
+        population_size: The number of members; with fewer slots they take turns.
+        fraction: The share of the population that copies, and that is copied.
+        factor: A perturbed number is multiplied or divided by it; a whole number changes by at least 1.
+        resample: The probability that a decision is drawn again instead; choices change only in this way.
+        perturbed: The decisions that may be perturbed, by name or by the beginning of a path; None: all.
+        synchronous: Whether a member waits until all members have ended as many trials.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PbtTuner(Tuner):
         self.synchronous = synchronous
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the next interval of the member that has had fewest; WAIT while all that may go on are busy."""
+        """Returns the next interval of the member with the fewest, or WAIT if all are busy."""
         rng = self.rng(number)
         members = self._members(lineage)
         free = [m for m in members if not m.is_busy]
@@ -97,21 +97,21 @@ class PbtTuner(Tuner):
         member = min(free, key=lambda m: (m.n_ended, m.number))
         derivation: dict[str, Any] = {"member": member.number, "interval": member.n_ended}
         last = member.last
-        source = self._copied(members, member, rng)
+        source = self._to_copy(members, member, rng)
         if source is not None:
             point = self._explored(source.point, rng)
             derivation |= {"copied": source.number, "given_up": None if last is None else last.number}
             reason = f"member {member.number} copies {source.number}"
             return Proposal(point=point, parents=(source.number,), derivation=derivation, reason=reason)
         if last is not None:
-            reason = f"member {member.number} goes on from {last.number}"
+            reason = f"member {member.number} continues from {last.number}"
             return Proposal(point=last.point, parents=(last.number,), derivation=derivation, reason=reason)
         drawn = draw_new_point(self.space, lineage, rng)
         point = self.space.sample(rng) if drawn is None else drawn
         return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins")
 
-    def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
-        """What a member begins with, one member after the other."""
+    def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """Returns the first interval of a member; members take given points in turn."""
         member = self._members(lineage)[number % self.population_size]
         derivation = {"member": member.number, "interval": member.n_ended}
         return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins as given")
@@ -132,8 +132,8 @@ class PbtTuner(Tuner):
                 member.last = trial
         return members
 
-    def _copied(self, members: Sequence[_Member], member: _Member, rng: random.Random) -> Trial | None:
-        """One of the best, where the member is one of the worst, or has nothing to go on from but has failed."""
+    def _to_copy(self, members: Sequence[_Member], member: _Member, rng: random.Random) -> Trial | None:
+        """Returns one of the best trials if the member is among the worst or only failed."""
         metric = self.metrics[0]
         trials = [m.last for m in members if m.last is not None]
         trials.sort(key=lambda t: (metric.rank(t.metrics[metric.name]), t.number), reverse=True)
@@ -145,7 +145,7 @@ class PbtTuner(Tuner):
         return rng.choice(trials[:n]) if trials.index(member.last) >= len(trials) - n else None
 
     def _explored(self, point: Point, rng: random.Random) -> Point:
-        """Returns the point with every decision that may change perturbed."""
+        """Returns the point with the allowed decisions perturbed."""
         here = {decision.name: decision for decision in self.space.decisions(point)}
 
         def ask(name: str, domain: Domain) -> float:
@@ -164,7 +164,7 @@ class PbtTuner(Tuner):
         return self.perturbed is None or any(_covers(n, name) for n in self.perturbed)
 
     def _perturbed(self, domain: Numeric, value: float, rng: random.Random) -> float:
-        """Returns the number times or divided by the factor; whole numbers change by one at least."""
+        """Returns the number multiplied or divided by the factor; whole numbers change by at least 1."""
         up = rng.random() < 0.5
         moved = value * self.factor if up else value / self.factor
         if domain.is_integer:
@@ -173,12 +173,12 @@ class PbtTuner(Tuner):
 
 
 def _covers(given: str, name: str) -> bool:
-    """Returns whether a name that was given is that of the decision, or the beginning of its path."""
+    """Returns whether a given name is the decision's name or the beginning of its path."""
     return name == given or name.startswith(f"{given}.")
 
 
 def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
-    """Refuses names of nothing that the space decides, and no name at all."""
+    """Raises ConfigurationError for names without a decision in the space, and for an empty list."""
     rng, names, missing = random.Random("perturbed"), dict[str, None](), set(perturbed)
 
     def ask(name: str, domain: Domain) -> float:
@@ -193,10 +193,10 @@ def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
         space.decide(ask)
     if wrong := [name for name in perturbed if name in missing]:
         raise ConfigurationError(
-            f"perturbed: the space decides nothing by the name {wrong[0]!r}; choose from "
+            f"perturbed: the space has no decision {wrong[0]!r}. Choose from "
             f"{closest_names(wrong[0], names)}, or null for all"
         )
     if not perturbed:
         raise ConfigurationError(
-            f"perturbed ([]) must name what exploring may change, of {closest_names('', names)}, or be null"
+            f"perturbed ([]) must name decisions of the space, such as {closest_names('', names)}, or be null"
         )

@@ -1,4 +1,7 @@
-"""Random search (Bergstra and Bengio 2012, JMLR 13). Differs: no point is proposed twice while another is left."""
+"""Random search (Bergstra and Bengio 2012, JMLR 13).
+
+Differs: no point is proposed twice while another is left.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ class RandomTuner(DonorTuner):
     """Draws points from the space; STOP when a finite space has none left.
 
     Args:
-        space: Any.
-        metrics: Of concern only to ``donor``.
-        seed: Seeds every ask together with its number.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        space: Any space.
+        metrics: Used only by ``donor``.
+        seed: Seeds every ask, together with its number.
+        donor: The donor of a trial; see ``DonorChooser``.
     """
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, donor: str = "none") -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a point that no trial has, with no parent."""
+        """Returns a new random point without a parent."""
         return self.propose_new(lineage, self.rng(number), "random")

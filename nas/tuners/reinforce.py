@@ -1,9 +1,8 @@
-"""REINFORCE (Williams 1992; for architectures Zoph and Le 2017, arXiv:1611.01578) with a table for a controller.
+"""REINFORCE (Williams 1992; for architectures Zoph and Le 2017, arXiv:1611.01578) with a table as controller.
 
-Each decision has a softmax policy of its own, by its name; in a tree of choices the name is a path, so that a policy
-below an option is met with that option only. Ranges are cut into bins. Differs: asynchronous; gradients are taken in
-the order learned, at the policy that is there then. A reward counts by how many standard deviations it lies over a
-moving mean of the rewards, three at most.
+Each decision has its own softmax policy, by name. In a tree of choices the name is a path, so a policy below an option
+is used only with that option. Ranges are cut into bins. Differs: asynchronous. Gradients are applied in the order
+learned, to the policy at that time. A reward is measured in standard deviations above the moving mean, three at most.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from nas.tuners.base import Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
 
 _TRIES = 24
-_HEATS_UP = 1.2
-"""How much flatter the policy gets each time that it gives a point that came before."""
+_TEMPERATURE_STEP = 1.2
+"""The factor by which the temperature rises after each repeated point."""
 
 
 @dataclass(slots=True)
 class _Policy:
-    """What was learned: logits by decision, and the moving mean and spread of the rewards."""
+    """The policy's state: logits by decision, and the moving mean and spread of rewards."""
 
     learned: list[int] = field(default_factory=list)
     logits: dict[str, list[float]] = field(default_factory=dict)
@@ -36,17 +35,17 @@ class _Policy:
 
 
 class ReinforceTuner(DonorTuner):
-    """Draws each decision from a softmax that rewards have shifted; instead of a point that came before, a flatter one.
+    """Draws each decision from a softmax policy; the temperature rises after a repeated point.
 
     Args:
-        space: Any.
+        space: Any space.
         metrics: The first one is the reward.
-        seed: Seeds every ask together with its number.
-        learning_rate: How far one reward, of one standard deviation over the mean, shifts a logit.
-        decay: Of the moving mean and spread of the rewards.
-        entropy: The weight of the entropy's gradient, which keeps the policy from settling too soon.
-        bins: Into how many equal parts of its scale a range is cut.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        seed: Seeds every ask, together with its number.
+        learning_rate: The step of a logit for a reward of one standard deviation.
+        decay: The decay of the moving mean and spread of rewards.
+        entropy: The weight of the entropy's gradient, which delays convergence.
+        bins: The number of equal bins of a range, on its scale.
+        donor: The donor of a trial; see ``DonorChooser``.
     """
 
     def __init__(
@@ -78,28 +77,28 @@ class ReinforceTuner(DonorTuner):
         self._cached = _Policy()
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns a point drawn from the policy that the finished trials give."""
+        """Returns a point drawn from the present policy."""
         rng = self.rng(number)
         policy = self._policy(lineage)
 
         def draw(name: str, domain: Domain) -> float:
             logits = policy.logits.get(name) or [0.0] * self._n_options(domain)
-            chances = _softmax([logit / heat for logit in logits])
-            [chosen] = rng.choices(range(len(chances)), chances)
+            probabilities = _softmax([logit / temperature for logit in logits])
+            [chosen] = rng.choices(range(len(probabilities)), probabilities)
             if isinstance(domain, Numeric):
                 return domain.from_unit((chosen + rng.random()) / self.bins)
             return chosen
 
-        heat = 1.0
+        temperature = 1.0
         for _ in range(_TRIES):
             point = self.space.decide(draw)
             if not lineage.has_point(point):
                 return self.propose(lineage, point, "reinforce")
-            heat *= _HEATS_UP
+            temperature *= _TEMPERATURE_STEP
         return self.propose_new(lineage, rng, "random")
 
     def _policy(self, lineage: Lineage) -> _Policy:
-        """What the scored trials teach, in the order learned; those that failed teach nothing."""
+        """Returns the policy after all scored trials, in the order learned."""
         scored = [t for t in lineage.finished if t.value(self.metrics[0].name) is not None]
         numbers = [t.number for t in scored]
         policy = self._cached
@@ -125,13 +124,13 @@ class ReinforceTuner(DonorTuner):
         advantage = max(-3.0, min(3.0, away / math.sqrt(policy.spread)))
         for decision in self.space.decisions(trial.point):
             logits = policy.logits.setdefault(decision.name, [0.0] * self._n_options(decision.domain))
-            chances = _softmax(logits)
+            probabilities = _softmax(logits)
             chosen = self._option(decision.domain, decision.answer)
-            surprise = -sum(p * math.log(p) for p in chances if p > 0)
-            for option, chance in enumerate(chances):
-                gradient = advantage * ((option == chosen) - chance)
-                if chance > 0:
-                    gradient -= self.entropy * chance * (math.log(chance) + surprise)
+            entropy_now = -sum(p * math.log(p) for p in probabilities if p > 0)
+            for option, probability in enumerate(probabilities):
+                gradient = advantage * ((option == chosen) - probability)
+                if probability > 0:
+                    gradient -= self.entropy * probability * (math.log(probability) + entropy_now)
                 logits[option] += self.learning_rate * gradient
 
     def _n_options(self, domain: Domain) -> int:

@@ -1,8 +1,7 @@
-"""SMAC (Hutter et al. 2011; Lindauer et al. 2022, JMLR 23): expected improvement by a random forest, by SMAC3.
+"""SMAC (Hutter et al. 2011; Lindauer et al. 2022, JMLR 23): random forests, with SMAC3.
 
-Differs from SMAC3's own runs: nothing is stored. Each ask builds a run of the lineage, seeded by the search's seed and
-the number. Initial points are drawn at random; a point is tried once; running trials count as
-the median score.
+Differs from SMAC3's own runs: nothing is stored. Each ask builds a run from the lineage, seeded by the search's seed
+and the number. Initial points are random, no point is proposed twice, and running trials count with the median score.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ _TRIES = 8
 
 
 class SmacTuner(DonorTuner):
-    """Proposes what SMAC3's facade for hyper-parameter optimization asks for; about half a second an ask.
+    """Proposes the suggestions of SMAC3's facade for hyper-parameters, in half a second per ask.
 
     Args:
-        space: Any; choices are taken as categories.
-        metrics: The first one.
-        seed: Seeds every ask together with its number.
-        n_initial_points: Trials with a score before the first forest is made.
-        options: More arguments of the forest (``HyperparameterOptimizationFacade.get_model``): ``{n_trees: 30}``.
-        random_share: The probability that a point is drawn at random instead.
-        donor: Whose weights a trial takes; see ``DonorChooser``.
+        space: Any space; choices become categories.
+        metrics: The first one counts.
+        seed: Seeds every ask, together with its number.
+        n_initial_points: The number of scored trials before the first forest.
+        options: Further arguments of the forest (``HyperparameterOptimizationFacade.get_model``): ``{n_trees: 30}``.
+        random_share: The probability of a random point instead.
+        donor: The donor of a trial; see ``DonorChooser``.
 
     Raises:
-        ConfigurationError: SMAC3 is not installed, or does not take the options.
+        ConfigurationError: SMAC3 is not installed, or refuses the options.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class SmacTuner(DonorTuner):
             import smac  # noqa: F401
         except ImportError as error:
             raise ConfigurationError('tuner smac needs SMAC3: pip install -c constraints.txt ".[smac]"') from error
-        logging.getLogger("smac").setLevel(logging.ERROR)  # each ask builds a run; it warns of no initial points
+        logging.getLogger("smac").setLevel(logging.ERROR)  # each ask's run warns about initial points
         if self._flat.domains:
             with tempfile.TemporaryDirectory() as folder:
                 try:
@@ -95,13 +94,13 @@ class SmacTuner(DonorTuner):
         return self.propose(lineage, point, reason)
 
     def _suggested(self, lineage: Lineage, seed: int) -> Point | None:
-        """Returns the first point that SMAC asks for and no trial has, or None."""
+        """Returns SMAC's first suggestion that no trial has, or None."""
         import joblib
         from smac.main.exceptions import ConfigurationSpaceExhaustedException
 
         metric = self.metrics[0]
         costs = [-metric.rank(t.metrics[metric.name]) for t in lineage.ranked(metric)]
-        lie = statistics.median(costs)
+        median_cost = statistics.median(costs)
         with tempfile.TemporaryDirectory() as folder, joblib.parallel_config(backend="sequential"):
             facade = self._facade(folder, seed, n_trials=len(lineage))
             for trial in lineage:
@@ -111,39 +110,39 @@ class SmacTuner(DonorTuner):
                 elif trial.is_finished:
                     _tell(facade, configuration, max(costs), has_failed=True)
                 else:
-                    _tell(facade, configuration, lie)
-            # Past the intensifier, which would only look for what to run again, in a time quadratic in the trials.
+                    _tell(facade, configuration, median_cost)
+            # Not by the intensifier: it would look for repetitions, in time quadratic in the trials.
             with suppress(ConfigurationSpaceExhaustedException):
                 for asked in itertools.islice(facade.intensifier.config_generator, _TRIES):
                     point = self._flat.point(_answers(asked, self._flat), self.rng(seed))
                     if not lineage.has_point(point):
                         return point
-                    _tell(facade, asked, lie)
+                    _tell(facade, asked, median_cost)
         return None
 
     def _facade(self, folder: str, seed: int, *, n_trials: int) -> HyperparameterOptimizationFacade:
         from smac import HyperparameterOptimizationFacade, Scenario
 
-        made = HyperparameterOptimizationFacade
+        facade = HyperparameterOptimizationFacade
         scenario = Scenario(
             _configuration_space(self._flat, seed),
             deterministic=True,
             n_trials=2**31,
-            output_directory=folder,  # type: ignore[arg-type]  # which it makes a Path
+            output_directory=folder,  # type: ignore[arg-type]  # it becomes a Path
             seed=seed,
         )
-        model = made.get_model(scenario, **self.options)
-        # No tree has more leaves than it is given trials; for SMAC's bound of a million, memory is made each time.
+        model = facade.get_model(scenario, **self.options)
+        # A tree has at most one leaf per trial; SMAC's bound of a million would allocate memory each time.
         model._rf_opts["max_leaf_nodes"] = n_trials + _TRIES + 1
-        maximizer = made.get_acquisition_maximizer(scenario)
+        maximizer = facade.get_acquisition_maximizer(scenario)
         maximizer._local_search = _local_search(scenario)
-        return made(
+        return facade(
             scenario,
             _never_called,
             model=model,
             acquisition_maximizer=maximizer,
-            random_design=made.get_random_design(scenario, probability=1e-9),  # it takes no 0; the share is ours
-            initial_design=made.get_initial_design(scenario, n_configs=0),
+            random_design=facade.get_random_design(scenario, probability=1e-9),  # 0 is not allowed
+            initial_design=facade.get_initial_design(scenario, n_configs=0),
             logging_level=False,
             overwrite=True,
         )
@@ -152,7 +151,7 @@ class SmacTuner(DonorTuner):
 def _tell(
     facade: HyperparameterOptimizationFacade, configuration: Configuration, cost: float, *, has_failed: bool = False
 ) -> None:
-    """Tells SMAC what a configuration cost; one that failed is told so, and to have cost as much as the worst."""
+    """Tells SMAC the cost of a configuration, and whether it failed."""
     from smac.runhistory import StatusType
     from smac.runhistory.dataclasses import TrialInfo, TrialValue
 
@@ -161,11 +160,11 @@ def _tell(
 
 
 def _never_called(config: Configuration, seed: int = 0) -> float:
-    raise NotImplementedError("SMAC is asked and told; it runs nothing")
+    raise NotImplementedError("SMAC must not run trials itself")
 
 
 def _local_search(scenario: Any) -> Any:
-    """SMAC's local search from points in an order of ours: its own is that of a set, another one in each process."""
+    """Returns SMAC's local search with sorted start points: SMAC's order differs between processes."""
     from smac.acquisition.maximizer.local_search import LocalSearch
 
     class OrderedLocalSearch(LocalSearch):
@@ -177,7 +176,7 @@ def _local_search(scenario: Any) -> Any:
 
 
 def _name(index: int) -> str:
-    """Names of ours: ConfigSpace sorts by name, and takes not every character."""
+    """Returns a name that ConfigSpace accepts and sorts in order."""
     return f"p{index:06d}"
 
 
@@ -207,7 +206,7 @@ def _configuration(space: ConfigurationSpace, flat: FlatSpace, point: Point) -> 
 
 
 def _answers(configuration: Configuration, flat: FlatSpace) -> dict[str, float]:
-    """What SMAC chose, as plain numbers."""
+    """Returns the values of a configuration as plain numbers."""
     found: dict[str, float] = {}
     for index, (name, domain) in enumerate(flat.domains.items()):
         value = configuration[_name(index)]

@@ -44,11 +44,11 @@ MISTAKES = {
     ),
     "constraint_that_is_no_number": (
         (*TIMED, "+constraints.parameters=few"),
-        r"constraints.parameters \('few'\) must be a number, the most that is allowed",
+        r"constraints.parameters \('few'\) must be a number: the upper limit",
     ),
     "constraint_of_nothing_known": (
         (*TIMED, "+constraints.parameters=1e6"),
-        "constraints.parameters: the problem does not know it before training; define `static_metrics`, or `build` and",
+        "constraints.parameters: the problem does not know it before training. Define `static_metrics`, or `build` and",
     ),
     "tuner_that_cannot_be": (
         (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
@@ -68,7 +68,7 @@ MISTAKES = {
     ),
     "tuner_that_would_explore_nothing": (
         (*NO_TUNER, "+tuner=pbt", "tuner.perturbed=[widht]"),
-        "perturbed: the space decides nothing by the name 'widht'; choose from width, step, or null for all",
+        "perturbed: the space has no decision 'widht'. Choose from width, step, or null for all",
     ),
     "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose cifar10, digits, fashion_mnist"),
     "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of cifar10, digits, fashion_mnist"),

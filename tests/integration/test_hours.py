@@ -107,23 +107,23 @@ class PaperProblem(Problem):
 class OnceTuner(RandomTuner, StatefulTuner):
     """Keeps state, as NNI's classes do, so it can't be started twice."""
 
-    has_begun = False
-    is_thinking = False
+    has_started = False
+    is_busy = False
 
-    def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        assert not self.has_begun
-        self.has_begun = True
+    def start(self, lineage: Lineage, on_ready: Callable[[], None], on_error: Callable[[BaseException], None]) -> None:
+        assert not self.has_started
+        self.has_started = True
 
-    def notice(self, trial: Trial) -> None:
+    def add_result(self, trial: Trial) -> None:
         pass
 
-    def notice_late(self, trial: Trial, result: str) -> None:
+    def add_extra_result(self, trial: Trial, result: str) -> None:
         pass
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         pass
 
-    def end(self) -> None:
+    def close(self) -> None:
         pass
 
 

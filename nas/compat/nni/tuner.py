@@ -129,7 +129,7 @@ class NniTuner(StatefulTuner):
 
     # ---- start and end
 
-    def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+    def start(self, lineage: Lineage, on_ready: Callable[[], None], on_error: Callable[[BaseException], None]) -> None:
         """Starts the process and repeats the calls and results of earlier sessions."""
         folder = Path(self.output_dir) / "log"
         environment = {
@@ -146,8 +146,8 @@ class NniTuner(StatefulTuner):
             environment,
             wait_timeout_s=self.wait_timeout_s,
             remedy="" if self.multi_thread else ". A tuner that waits for results needs multiThread: true",
-            wake=wake,
-            fail=fail,
+            wake=on_ready,
+            fail=on_error,
         )
         self._client.tell(
             "start",
@@ -169,14 +169,14 @@ class NniTuner(StatefulTuner):
             raise AssertionError("the tuner has not been started, or has ended")
         return self._connected
 
-    def notice(self, trial: Trial) -> None:
+    def add_result(self, trial: Trial) -> None:
         """Sends the tuner a result and the end of its trial."""
         self._client.n_pending -= 1
         self._tell_result(trial)
         for result in self._waiting_late.pop(trial.number, ()):
-            self.notice_late(trial, result)
+            self.add_extra_result(trial, result)
 
-    def notice_late(self, trial: Trial, result: str) -> None:
+    def add_extra_result(self, trial: Trial, result: str) -> None:
         """Sends the tuner a final result that came after the trial's first one, as in NNI."""
         if not trial.is_finished:
             self._waiting_late.setdefault(trial.number, []).append(result)
@@ -188,17 +188,17 @@ class NniTuner(StatefulTuner):
         self._tell_late(late, record.job)
 
     @property
-    def is_thinking(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a call has no answer yet."""
         return self._client.is_thinking
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits until the tuner has processed all results, and calls its ``_on_exit``."""
         self._client.flush()
         self._client.tell("exit", "_on_exit")
         self._client.flush()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Ends the process."""
         if self._connected is not None:
             self._connected.end()
@@ -211,7 +211,7 @@ class NniTuner(StatefulTuner):
 
         NoMoreTrialError means STOP for a job that continues. For a new job it means WAIT while results can arrive.
         """
-        if self._connected is None:  # before `begin`
+        if self._connected is None:  # before `start`
             return WAIT
         self._client.check()
         job_name = self._job_ids.get(job)
@@ -224,7 +224,7 @@ class NniTuner(StatefulTuner):
             if job_name is not None:
                 return STOP
             self._exhausted_at = self._n_results
-        has_more = self._exhausted_at != self._n_results or lineage.pending or self.is_thinking
+        has_more = self._exhausted_at != self._n_results or lineage.pending or self.is_busy
         return WAIT if job_name is not None or has_more else STOP
 
     def _max_open_calls(self, lineage: Lineage) -> int:

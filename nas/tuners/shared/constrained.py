@@ -1,8 +1,8 @@
-"""Constraints on what is known before training: a proposal that breaks one is never trained.
+"""Constraints on static metrics: a point that violates one is never trained.
 
-The wrapped tuner is asked again, with the same lineage and number and other randomness, until its proposal keeps them;
-so an answer is still a function of lineage, number and seed. Tuners that propose no point twice see broken points as
-taken, so that most find another one by themselves.
+The wrapped tuner is asked again, with the same lineage and number and other randomness, until its proposal satisfies
+them. So an answer is still a function of lineage, number and seed. Tuners that propose no point twice treat refused
+points as taken, and most of them then find another point themselves.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 
-MAX_ANSWERS = 200
-"""Proposals in a row that may break a constraint."""
+MAX_REFUSED = 200
+"""The limit on refused proposals in a row."""
 MAX_POINTS = 20_000
-"""Different points that may be looked at for one proposal; a space of so many is searched through."""
-TELL_AFTER_S = 10.0
-"""When it says that it is still looking: after so long, then after twice that, and so on. No answer depends on it."""
+"""The limit on different refused points per ask; smaller spaces are searched completely."""
+REPORT_AFTER_S = 10.0
+"""Time until the first log line of a long ask; it doubles each time."""
 _MAX_CACHED = 100_000
 logger = logging.getLogger(__name__)
 
 
 def checked_limits(constraints: object) -> dict[str, float]:
-    """Returns the greatest value allowed, by name.
+    """Returns the upper limits by name.
 
     Raises:
-        ConfigurationError: they are no numbers by name.
+        ConfigurationError: the constraints are not numbers by name.
     """
     if not isinstance(constraints, Mapping):
-        raise ConfigurationError(f"constraints ({constraints!r}) holds keys: set +constraints.parameters=1e6")
+        raise ConfigurationError(
+            f"constraints ({constraints!r}) must be numbers by name. Set for example +constraints.parameters=1e6"
+        )
     for name, limit in constraints.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not math.isfinite(limit):
-            raise ConfigurationError(f"constraints.{name} ({limit!r}) must be a number, the most that is allowed")
+            raise ConfigurationError(f"constraints.{name} ({limit!r}) must be a number: the upper limit")
     return {str(name): float(limit) for name, limit in constraints.items()}
 
 
 class ConstrainedTuner(Tuner):
-    """Answers what another tuner does, but for proposals that break a constraint.
+    """Wraps a tuner, and refuses its proposals that violate a constraint.
 
     Args:
-        tuner: Asked, and asked again.
-        static_metrics: What is known of a point before it is trained, by name (``Problem.static_metrics``).
-        limits: The greatest value allowed, by name.
+        tuner: The wrapped tuner.
+        static_metrics: Returns the metrics of a point that are known before training (``Problem.static_metrics``).
+        limits: The upper limits by name.
 
     Raises:
-        ConfigurationError: one of them is not known before training.
+        ConfigurationError: a limited metric is not known before training.
     """
 
     def __init__(
@@ -64,49 +66,49 @@ class ConstrainedTuner(Tuner):
         self.tuner = tuner
         self.limits = dict(limits)
         self._static_metrics = static_metrics
-        self._values: dict[str, dict[str, float]] = {}  # a cache: what is known of points, by their key
-        self._refused: dict[str, dict[str, float]] = {}  # the same of those that broke a constraint in this ask
-        self._began_s = self._silent_s = 0.0
+        self._values: dict[str, dict[str, float]] = {}  # a cache: static metrics by point key
+        self._refused: dict[str, dict[str, float]] = {}  # those of the points refused in this ask
+        self._started_s = self._next_report_s = 0.0
         self._known(tuner.space.sample(random.Random(0)))
 
     @property
     def shown_name(self) -> str:
-        """The tuner's."""
+        """The name of the wrapped tuner."""
         return self.tuner.shown_name
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the first of the tuner's answers that is no proposal, or one that keeps the constraints.
+        """Returns the wrapped tuner's first answer that violates no constraint.
 
         Raises:
-            ConfigurationError: too many in a row break them.
+            ConfigurationError: too many proposals in a row violate one.
         """
         self._refused = {}
-        self._began_s, self._silent_s = time.monotonic(), TELL_AFTER_S
+        self._started_s, self._next_report_s = time.monotonic(), REPORT_AFTER_S
         try:
-            for self.tuner.n_refused in range(MAX_ANSWERS):
-                answer = self.tuner.ask(lineage.refusing(self._is_broken), number, job)
+            for self.tuner.n_refused in range(MAX_REFUSED):
+                answer = self.tuner.ask(lineage.refusing(self._is_refused), number, job)
                 if answer is STOP and number == 0 and self._refused:
-                    raise self._given_up()
-                if not isinstance(answer, Proposal) or not self._is_broken(answer.point):
+                    raise self._no_point_error()
+                if not isinstance(answer, Proposal) or not self._is_refused(answer.point):
                     return answer
-            raise self._given_up()
+            raise self._no_point_error()
         finally:
             self.tuner.n_refused = 0
 
-    def given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
-        """As the tuner proposes it."""
-        return self.tuner.given(point, lineage, number)
+    def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """Returns the wrapped tuner's proposal of a given point."""
+        return self.tuner.propose_given(point, lineage, number)
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom the tuner may name."""
+        """Returns the trials that the wrapped tuner may name."""
         return self.tuner.may_inherit_from(lineage)
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """As the tuner ranks them."""
+        """Returns the wrapped tuner's ranking."""
         return self.tuner.ranked(lineage)
 
-    def broken_by(self, point: Point) -> str:
-        """Returns the constraints that the point breaks, with its values; empty where it keeps all."""
+    def violated_by(self, point: Point) -> str:
+        """Returns the constraints that a point violates, with its values, or an empty text."""
         known = self._known(point)
         return ", ".join(
             f"constraints.{name}={limit:g} ({known[name]:g})"
@@ -114,7 +116,7 @@ class ConstrainedTuner(Tuner):
             if not known[name] <= limit
         )
 
-    def _is_broken(self, point: Point) -> bool:
+    def _is_refused(self, point: Point) -> bool:
         key = point_key(point)
         if key not in self._values:
             if len(self._values) >= _MAX_CACHED:
@@ -125,25 +127,25 @@ class ConstrainedTuner(Tuner):
             return False
         self._refused[key] = values
         if len(self._refused) > MAX_POINTS:
-            raise self._given_up()
-        if time.monotonic() - self._began_s > self._silent_s:
-            self._silent_s *= 2
-            logger.warning("still looking for a point: %s", self._told())
+            raise self._no_point_error()
+        if time.monotonic() - self._started_s > self._next_report_s:
+            self._next_report_s *= 2
+            logger.warning("no point found yet: %s", self._describe_refusals())
         return True
 
     def _known(self, point: Point) -> dict[str, Any]:
-        """Returns the values that are limited.
+        """Returns the limited metrics of a point.
 
         Raises:
-            ConfigurationError: one is not known, or the problem failed to say.
+            ConfigurationError: one is not known, or the problem's code raised.
         """
         try:
             found = self._static_metrics(point)
             if unknown := [name for name in self.limits if name not in found]:
                 names = ", ".join(found)
-                remedy = f"name one of {names}" if names else "define `static_metrics`, or `build` and `example_inputs`"
+                remedy = f"Name one of {names}" if names else "Define `static_metrics`, or `build` and `example_inputs`"
                 raise ConfigurationError(
-                    f"constraints.{unknown[0]}: the problem does not know it before training; {remedy}"
+                    f"constraints.{unknown[0]}: the problem does not know it before training. {remedy}"
                 )
             return plain_metrics({name: found[name] for name in self.limits})
         except ConfigurationError:
@@ -151,21 +153,23 @@ class ConstrainedTuner(Tuner):
         except Exception as error:  # the problem's own code
             raise ConfigurationError(
                 f"constraints: the problem's static_metrics failed on {point!r:.300} "
-                f"({type(error).__name__}: {error}); mend it, or search without constraints"
+                f"({type(error).__name__}: {error}); fix it, or search without constraints"
             ) from error
 
-    def _given_up(self) -> ConfigurationError:
-        return ConfigurationError(f"{self._told()}; allow more, or let the space hold points that keep it")
+    def _no_point_error(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._describe_refusals()}. Raise the limit, or use a space with points that satisfy it"
+        )
 
-    def _told(self) -> str:
-        """Which constraint refused most, and how near to it the nearest was."""
+    def _describe_refusals(self) -> str:
+        """Returns a text on the constraint that refused most, with the nearest value."""
 
-        def n_broken_by(name: str) -> int:
+        def n_violating(name: str) -> int:
             return sum(not values[name] <= self.limits[name] for values in self._refused.values())
 
-        name = max(self.limits, key=n_broken_by)
+        name = max(self.limits, key=n_violating)
         least = min(values[name] for values in self._refused.values())
         return (
-            f"constraints.{name}={self.limits[name]:g} is broken by {n_broken_by(name)} of the {len(self._refused)} "
-            f"points that were refused in a row, the least having {least:g}"
+            f"constraints.{name}={self.limits[name]:g} is violated by {n_violating(name)} of the {len(self._refused)} "
+            f"points refused in a row; the smallest value is {least:g}"
         )

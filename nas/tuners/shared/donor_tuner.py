@@ -1,4 +1,4 @@
-"""Whose weights a trial takes that was not derived from another, for tuners that draw from a model or at random."""
+"""The base class of tuners whose points have no parent, from a model or at random."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nas.tuners.shared.new_points import draw_new_point
 
 
 class DonorTuner(Tuner):
-    """A tuner that derives no point from another; ``donor`` says whose weights a point takes.
+    """A tuner whose points have no parent; ``donor`` chooses their donor.
 
     Args:
-        space: Where points lie.
-        metrics: The first one makes a trial better.
-        seed: Seeds every ask together with its number.
-        donor: See ``DonorChooser``.
+        space: The space of the points.
+        metrics: The first one ranks donors.
+        seed: Seeds every ask, together with its number.
+        donor: The rule for donors; see ``DonorChooser``.
     """
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int, donor: str) -> None:
@@ -30,14 +30,14 @@ class DonorTuner(Tuner):
         self.donors = DonorChooser(donor, space, metrics[0])
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Whom ``donor`` may name."""
+        """Returns the trials that ``donor`` may choose."""
         return self.donors.candidates(lineage)
 
     def propose(self, lineage: Lineage, point: Point, reason: str, derivation: object = None) -> Proposal:
-        """Returns the point, with its donor."""
+        """Returns the proposal of a point, with its donor."""
         return Proposal(point=point, donors=self.donors.choose(lineage, point), derivation=derivation, reason=reason)
 
     def propose_new(self, lineage: Lineage, rng: random.Random, reason: str) -> Proposal | Answer:
-        """Returns a random point that no trial has, with its donor; STOP where the space has none left."""
+        """Returns the proposal of a new random point, or STOP if none is left."""
         point = draw_new_point(self.space, lineage, rng)
         return STOP if point is None else self.propose(lineage, point, reason)

@@ -1,4 +1,4 @@
-"""A space as a table with one column a decision, for models that need every point to have the same columns."""
+"""A space as a table with the same columns for every point, as models need it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _N_DRAWS = 256
 
 
 class FlatSpace:
-    """The decisions of a space, also those that not every point has; found by drawing 256 points.
+    """The decisions of a space, conditional ones included, found by drawing 256 points.
 
-    A decision that none of these points has is no column: it is drawn at random wherever it is met.
+    A decision that none of these points has gets no column. It is drawn at random.
 
     Attributes:
-        domains: By name, in the order in which they were met.
-        defaults: What stands for a decision that a point does not have: the middle of a range, the first option.
-        n_coordinates: The length of a vector: one place for a number, one for each option of a choice.
+        domains: The domains by name of the decision, in the order found.
+        defaults: The values of decisions that a point does not have: the middle of a range, the first option.
+        n_coordinates: The length of a vector: 1 per number, 1 per option of a choice.
     """
 
     def __init__(self, space: Space) -> None:
@@ -42,16 +42,16 @@ class FlatSpace:
         self.n_coordinates = sum(1 if isinstance(d, Numeric) else d.n for d in self.domains.values())
 
     def answers(self, point: Point) -> dict[str, float]:
-        """What the point says to each decision, in the order of ``domains``."""
+        """Returns the point's values, or defaults, in the order of ``domains``."""
         own = {decision.name: decision.answer for decision in self.space.decisions(point)}
         return {name: own.get(name, default) for name, default in self.defaults.items()}
 
     def point(self, answers: Mapping[str, float], rng: random.Random) -> Point:
-        """Returns the point that these answers give; a decision without one is drawn."""
+        """Returns the point with these values; other decisions are drawn."""
         return self.space.decide(lambda name, domain: answers[name] if name in answers else domain.sample(rng))
 
     def vectors(self, points: Iterable[Point]) -> np.ndarray:
-        """One row a point: a number by its place on its scale from 0 to 1, a choice as 1 at its option, else 0."""
+        """Returns ``(points, n_coordinates)``: numbers scaled to 0..1, choices one-hot."""
         import numpy as np
 
         rows: list[list[float]] = []
@@ -66,7 +66,7 @@ class FlatSpace:
         return np.array(rows, dtype=np.float64).reshape(len(rows), self.n_coordinates)
 
     def answers_of(self, vector: Iterable[float]) -> dict[str, float]:
-        """Returns the answers that a vector stands for: of a choice, the option with the greatest number."""
+        """Returns the values of a vector; a choice takes the option with the greatest number."""
         left, found = list(vector), {}
         for name, domain in self.domains.items():
             n = 1 if isinstance(domain, Numeric) else domain.n

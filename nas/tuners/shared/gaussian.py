@@ -1,4 +1,4 @@
-"""A Gaussian process of scores, for tuners that model what a point will score (Rasmussen and Williams 2006)."""
+"""A Gaussian process that predicts scores (Rasmussen and Williams 2006)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 _DEPTH = 100.0
-"""So many times as far below the best as the median, scores tell nothing more: the trial diverged."""
+"""Scores are clipped at this multiple of the distance from the best to the median."""
 _GREATEST = 1e100
-"""Of larger scores squares overflow."""
+"""Larger scores are clipped: their squares overflow."""
 
 
 def check_max_points(max_points: int, n_initial_points: int) -> None:
-    """Checks that a model of the best half and the newest half holds all initial points.
+    """Checks that a model of ``max_points`` trials holds all initial points.
 
-    The halves may have the same trials.
+    It takes the best half and the newest half, which may be the same trials.
 
     Raises:
-        ConfigurationError: it may not.
+        ConfigurationError: it is too small.
     """
     check_int("tuner.max_points", max_points, 2)
     if max_points < 2 * n_initial_points:
@@ -36,60 +36,59 @@ def check_max_points(max_points: int, n_initial_points: int) -> None:
 
 
 class ScoreModel:
-    """Predicts scores, normalized inside; what was measured more often is known better.
+    """Predicts scores. Repeated measurements of a point make its prediction more certain.
 
     Args:
-        vectors: ``(n, d)``, a row a measurement; n at least 1.
-        scores: ``(n,)``, greater where better. Those of trials that diverged count as 100 times as far below the best
-            as the median is, so that one loss of a billion does not make all others equal.
-        kernel: Of scikit-learn, with numbers to fit; with a ``WhiteKernel``, as scores are noisy.
+        vectors: ``(n, d)``, one row per measurement; n at least 1.
+        scores: ``(n,)``, greater is better. Low scores are clipped: one loss of a billion would make all others equal.
+        kernel: A scikit-learn kernel with a ``WhiteKernel``, since scores are noisy.
 
     Attributes:
-        spread: The standard deviation of the scores, as they count; 1 where all are equal.
+        spread: The standard deviation of the clipped scores; 1 if all are equal.
     """
 
     def __init__(self, vectors: np.ndarray, scores: np.ndarray, kernel: Any) -> None:
-        scores = _without_depths(scores)
+        scores = _clipped(scores)
         self._mean = float(scores.mean())
         self.spread = float(scores.std()) or 1.0
         self._process = _fitted(vectors, (scores - self._mean) / self.spread, kernel, "fmin_l_bfgs_b")
 
-    def believing(self, vectors: np.ndarray) -> ScoreModel:
-        """The same kernel and units, as if these had been measured and had scored as predicted: as sure as it will be.
+    def fantasize(self, vectors: np.ndarray) -> ScoreModel:
+        """Returns a model in which these points have their predicted scores, as pending trials do.
 
-        So what is far from all of them is known as little as before.
+        Predictions far from them stay as uncertain as before. The kernel is not fitted again.
         """
         import numpy as np
 
         scores = np.concatenate([self._process.y_train_, self._process.predict(vectors)])
-        believing = copy(self)
+        model = copy(self)
         vectors = np.concatenate([self._process.X_train_, vectors])
-        believing._process = _fitted(vectors, scores, self._process.kernel_, None)
-        return believing
+        model._process = _fitted(vectors, scores, self._process.kernel_, None)
+        return model
 
     def predict(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of new measurements, each ``(m,)`` for vectors ``(m, d)``."""
+        """Returns means and standard deviations of scores, each ``(m,)``, for vectors ``(m, d)``."""
         means, spreads = self._process.predict(vectors, return_std=True)
         return means * self.spread + self._mean, spreads * self.spread
 
     def fitted(self) -> np.ndarray:
-        """What is predicted of the rows themselves, those that are believed too: ``(n,)``."""
+        """Returns the predictions for the model's own rows, fantasized ones included: ``(n,)``."""
         return self.predict(self._process.X_train_)[0]
 
-    def doubts(self) -> np.ndarray:
-        """How many standard deviations each row's score lies from what all other rows predict for it: ``(n,)``.
+    def loo_residuals(self) -> np.ndarray:
+        """Returns each row's leave-one-out residual in standard deviations: ``(n,)``.
 
-        In closed form (Rasmussen and Williams 2006, eq. 5.12): no model is fitted again.
+        They have a closed form (Rasmussen and Williams 2006, eq. 5.12): no model is fitted again.
         """
         import numpy as np
         from scipy.linalg import cho_solve
 
         precision = np.diag(cho_solve((self._process.L_, True), np.eye(len(self._process.alpha_))))
-        doubts: np.ndarray = np.abs(self._process.alpha_.ravel()) / np.sqrt(precision)
-        return doubts
+        residuals: np.ndarray = np.abs(self._process.alpha_.ravel()) / np.sqrt(precision)
+        return residuals
 
 
-def _without_depths(scores: np.ndarray) -> np.ndarray:
+def _clipped(scores: np.ndarray) -> np.ndarray:
     import numpy as np
 
     scores = np.clip(scores, -_GREATEST, _GREATEST)
@@ -103,5 +102,5 @@ def _fitted(vectors: np.ndarray, scores: np.ndarray, kernel: Any, optimizer: str
 
     process = GaussianProcessRegressor(kernel, optimizer=optimizer)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound is no mistake
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a length scale at its bound is not an error
         return process.fit(vectors, scores)

@@ -1,8 +1,8 @@
-"""Points as vectors of their distances to some landmarks: a description of points of which only distances are known.
+"""Points as vectors of their distances to landmarks, for spaces that only define a distance.
 
-Any kernel on such vectors is positive definite, where the exponential of a distance need not be. A coordinate of two
-points differs by no more than they are apart, so that near points have near vectors (Bourgain 1985,
-doi:10.1007/BF02776078, embeds a metric space so).
+Every kernel on such vectors is positive definite; the exponential of a distance need not be. Two points' coordinates
+differ by no more than their distance, so near points have near vectors. Bourgain (1985, doi:10.1007/BF02776078) embeds
+metric spaces in this way.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ _MAX_CACHED = 1 << 17
 
 
 class Distances:
-    """The distances between points of a space, each measured once."""
+    """A cache of the distances between points of a space."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._features: dict[str, Any] = {}  # caches: by the points' keys
         self._known: dict[tuple[str, str], float] = {}
 
-    def take(self, point: Point) -> str:
-        """Returns the key by which the point's distances are asked for."""
+    def add(self, point: Point) -> str:
+        """Adds a point, and returns its key for ``between``."""
         key = point_key(point)
         if key not in self._features:
             self._features[key] = self._space.features(point)
         return key
 
     def between(self, first: str, second: str) -> float:
-        """``Space.distance`` of two points that were taken."""
+        """Returns the distance of two added points, by key."""
         pair = (first, second)
         if pair not in self._known:
             self._known[pair] = self._space.feature_distance(self._features[first], self._features[second])
         return self._known[pair]
 
-    def forget(self) -> None:
-        """Empties the caches where they have grown large; what was taken has to be taken again."""
+    def trim(self) -> None:
+        """Clears a large cache; its points must be added again."""
         if len(self._known) > _MAX_CACHED:
             self._known.clear()
             self._features.clear()
 
 
 class Landmarks:
-    """Some points, and what is seen of others from there.
+    """Reference points that turn other points into vectors.
 
     Args:
         points: The landmarks, one or more.
-        distances: Of their space.
+        distances: The distances of their space.
     """
 
     def __init__(self, points: Iterable[Point], distances: Distances) -> None:
-        distances.forget()
+        distances.trim()
         self._distances = distances
-        self._keys = [distances.take(point) for point in points]
+        self._keys = [distances.add(point) for point in points]
         apart = [distances.between(one, other) for n, one in enumerate(self._keys) for other in self._keys[:n]]
         self._unit = statistics.median([d for d in apart if d > 0] or [1.0]) * math.sqrt(len(self._keys))
 
     def vectors(self, points: Iterable[Point]) -> np.ndarray:
-        """``(n, landmarks)``, scaled so that landmarks are about 1 apart."""
+        """Returns ``(n, landmarks)``, scaled so that landmarks are about 1 apart."""
         import numpy as np
 
-        keys = [self._distances.take(point) for point in points]
+        keys = [self._distances.add(point) for point in points]
         rows = [[self._distances.between(mark, key) / self._unit for mark in self._keys] for key in keys]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._keys))

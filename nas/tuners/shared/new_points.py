@@ -1,4 +1,4 @@
-"""Points that are derived from no other."""
+"""Random points without a parent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_ENUMERATED = 20_000
 
 
 def draw_new_point(space: Space, lineage: Lineage, rng: random.Random) -> Point | None:
-    """Returns a point that no trial of the lineage has; None where the space has none left.
+    """Returns a random point that no trial has, or None if none is left.
 
-    In a space too large to enumerate (over 20,000 points) 64 draws that were all seen end in a repeated point.
+    In a space of more than 20,000 points a point is repeated if 64 draws gave none that is new.
     """
     point = space.sample(rng)
     for _ in range(MAX_DRAWS):

@@ -1,4 +1,4 @@
-"""The one exception to pure tuners: one that lives in a process of its own, remembers, and answers when it is ready."""
+"""The base class of tuners that keep state, in a process of their own."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from nas.tuners.base import Tuner
 
 
 class StatefulTuner(Tuner):
-    """Asked like any tuner, between ``begin`` and ``end``; WAIT and STOP are meant for the job that was asked for.
+    """A tuner that keeps state and may answer later. It is asked between ``start`` and ``close``.
 
-    It is told each result when it comes, and says itself when it has another answer than WAIT.
+    WAIT and STOP count only for the job that it was asked for. It receives each result when it arrives, and calls
+    ``on_ready`` when it may answer something other than WAIT.
     """
 
     @abstractmethod
-    def begin(self, lineage: Lineage, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        """Starts it, as it was after all that the lineage tells.
+    def start(self, lineage: Lineage, on_ready: Callable[[], None], on_error: Callable[[BaseException], None]) -> None:
+        """Starts the tuner in the state that follows from the lineage.
 
         Args:
-            lineage: The search stage's trials; what proposals had learned is in their records.
-            wake: To be called, by any thread, when it may have another answer than WAIT.
-            fail: To be called, by any thread, with the error that ends the search.
+            lineage: The search stage's trials; each proposal records the results that were learned before it.
+            on_ready: To be called, from any thread, when the tuner may answer something other than WAIT.
+            on_error: To be called, from any thread, with the error that ends the search.
 
         Raises:
-            SearchFailedError: it can't be started.
+            SearchFailedError: the tuner can't be started.
         """
 
     @abstractmethod
-    def notice(self, trial: Trial) -> None:
-        """Tells it a result of the search stage; returns at once."""
+    def add_result(self, trial: Trial) -> None:
+        """Adds a result of the search stage; returns at once."""
 
     @abstractmethod
-    def notice_late(self, trial: Trial, result: str) -> None:
-        """Tells it what a trial gave after its result, in its own words; that may come before ``notice``."""
+    def add_extra_result(self, trial: Trial, result: str) -> None:
+        """Adds a further result of a finished trial, as text; may come before ``add_result``."""
 
     @property
     @abstractmethod
-    def is_thinking(self) -> bool:
-        """Whether it has been asked for what it has not answered: then it will call ``wake`` or ``fail``."""
+    def is_busy(self) -> bool:
+        """Whether an ask is unanswered, so that ``on_ready`` or ``on_error`` will be called."""
 
     @abstractmethod
-    def settle(self) -> None:
-        """Waits until it has taken in all results.
+    def drain(self) -> None:
+        """Waits until all results are processed.
 
         Raises:
-            SearchFailedError: it has failed.
+            SearchFailedError: the tuner failed.
         """
 
     @abstractmethod
-    def end(self) -> None:
-        """Ends it, whatever it does."""
+    def close(self) -> None:
+        """Ends the tuner, also during an ask."""

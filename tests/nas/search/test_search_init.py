@@ -189,7 +189,7 @@ def test_init_is_part_of_the_identity(tmp_path: Path) -> None:
         ([], None, "must be a JSON list of points"),
         ({"width": 1}, None, "must be a JSON list of points"),
         ([{"width": 99, "op": "a"}], None, r"init.points\[0\] is not in the space: .*width"),
-        ([POINTS[1], {"width": 3, "op": "a"}], None, r"init.points\[1\] breaks constraints.size=2 \(3\)"),
+        ([POINTS[1], {"width": 3, "op": "a"}], None, r"init.points\[1\] violates constraints.size=2 \(3\)"),
         ("nowhere.json", None, r"^init.points \(nowhere.json\) can't be read .*; give a file's path or URL$"),
         (None, "nowhere.safetensors", r"init.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
     ],

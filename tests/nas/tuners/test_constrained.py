@@ -28,7 +28,7 @@ from nas.tuners.grid import GridTuner
 from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared import constrained
-from nas.tuners.shared.constrained import MAX_ANSWERS, ConstrainedTuner
+from nas.tuners.shared.constrained import MAX_REFUSED, ConstrainedTuner
 from tests.support.problems import SizeProblem, size_of
 
 METRICS, SPACE = SizeProblem.metrics, SizeProblem.own_space
@@ -114,7 +114,7 @@ class Stubborn(Tuner):
 def test_a_tuner_that_gives_nothing_else_ends_the_search() -> None:
     """The error names the constraint, the least refused value, and the number of refused points."""
     with pytest.raises(
-        SearchFailedError, match=r"constraints.size=20 is broken by 1 of the 1 points .* least having 24"
+        SearchFailedError, match=r"constraints.size=20 is violated by 1 of the 1 points .* smallest value is 24"
     ):
         found(Stubborn)
 
@@ -122,25 +122,27 @@ def test_a_tuner_that_gives_nothing_else_ends_the_search() -> None:
 def test_a_space_without_an_allowed_point() -> None:
     """A finite space is searched completely, and the error says so instead of STOP."""
     tuner = ConstrainedTuner(RandomTuner(GRID, METRICS), SizeProblem(space=GRID).static_metrics, {"size": 0.5})
-    with pytest.raises(ConfigurationError, match=r"constraints.size=0.5 is broken by 48 of the 48 .* least having 1;"):
+    with pytest.raises(
+        ConfigurationError, match=r"constraints.size=0.5 is violated by 48 of the 48 .* smallest value is 1\."
+    ):
         tuner.ask(Lineage.of([]), 0, 0)
 
     endless = ConstrainedTuner(EvolutionTuner(SPACE, METRICS), SizeProblem().static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError, match="refused in a row"):
         endless.ask(Lineage.of([]), 0, 0)
-    assert MAX_ANSWERS >= 100
+    assert MAX_REFUSED >= 100
 
 
 def test_a_long_search_for_a_point_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """It logs at growing intervals, and the answers are the same."""
-    monkeypatch.setattr(constrained, "TELL_AFTER_S", 0.001)
+    monkeypatch.setattr(constrained, "REPORT_AFTER_S", 0.001)
     tuner = ConstrainedTuner(RandomTuner(SPACE, METRICS), SizeProblem().static_metrics, {"size": 0.5})
     with pytest.raises(ConfigurationError) as given_up:
         tuner.ask(Lineage.of([]), 0, 0)
 
     assert 1 <= len(caplog.messages) < 16
-    assert caplog.messages[0].startswith("still looking for a point: constraints.size=0.5 is broken by ")
-    assert str(given_up.value).startswith(f"constraints.size=0.5 is broken by {65 * MAX_ANSWERS} of the ")
+    assert caplog.messages[0].startswith("no point found yet: constraints.size=0.5 is violated by ")
+    assert str(given_up.value).startswith(f"constraints.size=0.5 is violated by {65 * MAX_REFUSED} of the ")
 
 
 def test_only_limited_metrics_are_computed() -> None:
@@ -150,7 +152,7 @@ def test_only_limited_metrics_are_computed() -> None:
     point = problem.space.sample(random.Random(0))
     problem.example_inputs = lambda: pytest.fail("FLOPs were counted")  # type: ignore[method-assign]
 
-    assert tuner.broken_by(point) == ""
+    assert tuner.violated_by(point) == ""
     assert set(problem.static_metrics(point)) == {"parameters", "flops"}
 
 
@@ -171,7 +173,7 @@ def test_constraints_are_part_of_the_identity() -> None:
 @pytest.mark.parametrize(
     ("constraints", "arguments", "message"),
     [
-        ({"flops": 3}, {}, "constraints.flops: the problem does not know it before training; name one of size"),
+        ({"flops": 3}, {}, "constraints.flops: the problem does not know it before training. Name one of size"),
         ({"size": "3"}, {}, r"constraints.size \('3'\) must be a number"),
         ({"size": float("nan")}, {}, r"constraints.size \(nan\) must be a number"),
         (

@@ -22,13 +22,13 @@ def test_pending_trials_reduce_the_spread_nearby_only() -> None:
     """Far from all points the spread stays, however many pending trials count as predicted."""
     model = model_of([0.0, 1.0, 0.0, 1.0])
     pending = np.linspace(100.0, 200.0, 12).reshape(-1, 1)
-    believing = model.believing(pending)
+    fantasized = model.fantasize(pending)
 
-    for predicted, before in zip(believing.predict(FAR), model.predict(FAR), strict=True):
+    for predicted, before in zip(fantasized.predict(FAR), model.predict(FAR), strict=True):
         assert predicted == pytest.approx(before, rel=1e-6)
-    assert (believing.predict(pending)[1] < 0.99 * model.predict(pending)[1]).all()
-    assert believing.predict(pending)[0] == pytest.approx(model.predict(pending)[0], rel=1e-6)
-    assert len(believing.fitted()) == 16
+    assert (fantasized.predict(pending)[1] < 0.99 * model.predict(pending)[1]).all()
+    assert fantasized.predict(pending)[0] == pytest.approx(model.predict(pending)[0], rel=1e-6)
+    assert len(fantasized.fitted()) == 16
 
 
 @pytest.mark.parametrize("depth", [-1e9, -1e200, -1.7e308])
@@ -57,7 +57,7 @@ def test_doubts_equal_leave_one_out() -> None:
     unit = (np.array(scores) - np.mean(scores)) / np.std(scores)
     kernel = model._process.kernel_
 
-    for row, doubt in enumerate(model.doubts()):
+    for row, doubt in enumerate(model.loo_residuals()):
         others = [other for other in range(6) if other != row]
         left = GaussianProcessRegressor(kernel, optimizer=None).fit(rows[others], unit[others])
         mean, spread = left.predict(rows[[row]], return_std=True)

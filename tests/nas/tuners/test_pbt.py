@@ -99,8 +99,8 @@ def test_only_named_parameters_are_perturbed() -> None:
 @pytest.mark.parametrize(
     ("perturbed", "message"),
     [
-        (["rate", "raet"], "perturbed: .* nothing by the name 'raet'; choose from rate, x, n, op, or null for all"),
-        ([], r"perturbed \(\[\]\) must name what exploring may change, of x, rate, n, op, or be null"),
+        (["rate", "raet"], "perturbed: .* has no decision 'raet'. Choose from rate, x, n, op, or null for all"),
+        ([], r"perturbed \(\[\]\) must name decisions of the space, such as x, rate, n, op, or be null"),
     ],
 )
 def test_unknown_names_are_refused(perturbed: list[str], message: str) -> None:

@@ -61,8 +61,17 @@ def write_search(folder: Path, rng: random.Random) -> list[Widths]:
     (folder / "trials").mkdir(parents=True)
     header = {
         "format": FORMAT,
-        "identity": {"problem": {"target": "benchmark"}, "space": {"type": "none"}, "policy": [{"name": "search"}]},
-        "metrics": [{"name": "accuracy", "direction": "maximize"}],
+        "identity": {
+            "problem": {"target": "benchmark", "arguments": {}},
+            "space": {"type": "none"},
+            "tuner": {"target": "benchmark", "arguments": {}},
+            "policy": [{"name": "search", "policies": [], "warm": False}],
+            "stopper": None,
+            "seed": 0,
+            "on_missing_weights": "ancestor",
+            "deterministic": False,
+        },
+        "metrics": [{"name": "accuracy", "direction": "maximize", "reference": None}],
     }
     (folder / "search.json").write_bytes(encode_record(header))
     lineage: list[Trial] = []

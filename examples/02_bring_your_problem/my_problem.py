@@ -6,7 +6,7 @@ from nas import Float, Int, Metric, ParameterSpace, Policy, Problem
 
 class MyProblem(Problem):
     metrics = (Metric("accuracy"),)
-    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})  # those that `train` knows
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})  # those that `train` implements
 
     def __init__(self, width=32):
         self.space = ParameterSpace({"depth": Int(1, 4), "width": Int(8, width), "lr": Float(0.001, 0.1, log=True)})
@@ -20,7 +20,7 @@ class MyProblem(Problem):
 
     def train(self, run):
         network, (x, y) = self.build(run.point), self.parts[0]
-        run.inherit(network)  # what fits of the parent's weights
+        run.inherit(network)  # copies the parent's weights that fit
         optimizer = optim.Adam(network.parameters(), run.point["lr"])
         for step in range(run.epochs(full=100, early=10)):
             optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Mixed-precision quantization: how many bits the weights of each layer get, found phase by phase."""
+"""Mixed-precision quantization: a search for the bits of each layer's weights, phase by phase."""
 
 from functools import cached_property
 
@@ -18,19 +18,19 @@ class MixedPrecision(Problem):
     policies = frozenset({Policy.SHARE_PARAMS})
     space = ParameterSpace({layer: Choice(*BITS) for layer in LAYERS})
 
-    def __init__(self, n_epochs=4, most=None):
+    def __init__(self, n_epochs=4, max_phases=None):
         self.n_epochs = n_epochs  # of one phase
-        self.most = most  # phases of one job
+        self.max_phases = max_phases  # of one job
 
     @cached_property
     def data(self):
         return DigitsProblem().load_train()
 
     def train_many(self, job):
-        previous = {}  # the weights of the phase before, as long as this process lives
-        for run in job.trials(self.most):
+        previous = {}  # the weights of the previous phase in this process
+        for run in job.trials(self.max_phases):
             network = QuantizedNetwork(run.point).to(run.device)
-            run.inherit(network, previous)  # what the phase before published; not read where memory holds the same
+            run.inherit(network, previous)  # read from storage only if not in `previous`
             self.fit(network, run)
             run.save(network)
             previous = network.state_dict()
@@ -59,7 +59,7 @@ class MixedPrecision(Problem):
 
 
 class QuantizedNetwork(nn.Module):
-    """Three convolutions and a linear layer, which compute with weights of so many bits."""
+    """Three convolutions and a linear layer with quantized weights."""
 
     def __init__(self, bits):
         super().__init__()
@@ -81,15 +81,18 @@ class QuantizedNetwork(nn.Module):
         return quantized(getattr(self, layer).weight, self.bits[layer])
 
     def size_kb(self):
-        """Of the weights at their bits, and of the biases and one scale a layer in float32."""
+        """Returns the size of the quantized weights, and of scales and biases in float32."""
         n_bits = sum(getattr(self, layer).weight.numel() * self.bits[layer] for layer in LAYERS)
         n_plain = sum(getattr(self, layer).bias.numel() + 1 for layer in LAYERS)
         return (n_bits + 32 * n_plain) / 8 / 1024
 
 
 def quantized(weight, bits):
-    """The nearest of ``2**bits - 1`` evenly spaced values; the gradient passes straight through (arXiv:1308.3432)."""
+    """Rounds to ``2**bits - 1`` evenly spaced values.
+
+    The gradient is passed on unchanged (straight-through estimator, arXiv:1308.3432).
+    """
     top = 2 ** (bits - 1) - 1
     scale = weight.detach().abs().amax().clamp(min=1e-8) / top
     values = (weight.detach() / scale).round() * scale
-    return values + (weight - weight.detach())  # adds zeros, and lets the gradient in
+    return values + (weight - weight.detach())  # adds zeros that carry the gradient

@@ -1,4 +1,4 @@
-"""A tuner that leads each job by what its last phase scored."""
+"""A tuner that chooses each phase of a job by the score of the previous phase."""
 
 from mixed_precision import BITS
 
@@ -6,28 +6,28 @@ from nas import Proposal, Tuner
 
 
 class PhaseTuner(Tuner):
-    """Takes bits from one layer where the job's last phase reached the goal, and gives some to one where it did not."""
+    """Removes bits from a layer if the job's last phase reached the goal, else adds bits."""
 
     def __init__(self, space, metrics, *, seed=0, goal=0.95):
         super().__init__(space, metrics, seed=seed)
         self.goal = goal  # of the first metric
 
     def ask(self, lineage, number, job):
-        rng = self.rng(number)  # the same for the same number, so that a search can be resumed
+        rng = self.rng(number)  # depends only on seed and number, so that a search can be resumed
         phases = [t for t in lineage.finished if t.job == job and t.value(self.metrics[0].name) is not None]
         if not phases:  # the job's first
             return Proposal(point=self.space.sample(rng), reason="start")
         last = max(phases, key=lambda trial: trial.number)
-        fewer, more = (list(moved(last.point, step)) for step in (-1, 1))
+        fewer, more = (list(neighbors(last.point, step)) for step in (-1, 1))
         enough = last.value(self.metrics[0].name) >= self.goal
-        points = (fewer or more) if enough else (more or fewer)  # where no layer can go the one way, the other
+        points = (fewer or more) if enough else (more or fewer)  # the other direction if no layer can change
         new = [point for point in points if not lineage.has_point(point)]
         return Proposal(point=rng.choice(new or points), parents=(last.number,), reason="enough" if enough else "poor")
 
 
-def moved(point, step):
-    """Returns the points in which one layer has the next number of bits, up or down."""
+def neighbors(point, step):
+    """Yields the points with the next number of bits in one layer, up or down."""
     for layer, bits in point.items():
-        place = BITS.index(bits) + step
-        if 0 <= place < len(BITS):
-            yield point | {layer: BITS[place]}
+        index = BITS.index(bits) + step
+        if 0 <= index < len(BITS):
+            yield point | {layer: BITS[index]}

@@ -1,4 +1,4 @@
-"""Trials of a fraction of a second behind a costly start."""
+"""A problem with short trials and a long preparation."""
 
 import torch
 from torch.nn import functional
@@ -14,12 +14,12 @@ class CostlyStart(Problem):
     space = ParameterSpace({"n_features": Choice(32, 64, 128, 256), "decay": Float(1e-4, 1e2, log=True)})
 
     def train_many(self, job):
-        tables = self.prepare(job.device)  # once a job, however many trials it runs
+        tables = self.prepare(job.device)  # once per job, for all its trials
         for run in job.trials():
             run.finish(accuracy=self.train_readout(run.point, *tables))
 
     def prepare(self, device):
-        """The features of all images under a large network of random weights, those to learn from shifted nine ways."""
+        """Returns the features of all images by a random network. Training images are shifted nine ways."""
         generator = torch.Generator().manual_seed(0)  # the same table in every job
         shapes = [(N_CHANNELS, 1, 3, 3), *[(N_CHANNELS, N_CHANNELS, 3, 3)] * 2]
         filters = [torch.randn(shape, generator=generator).to(device) / (9 * shape[1]) ** 0.5 for shape in shapes]
@@ -40,7 +40,7 @@ class CostlyStart(Problem):
         return torch.cat(parts)
 
     def train_readout(self, point, x, y, x_validation, labels):
-        """Ridge regression on the first features: a linear system of at most 256 unknowns."""
+        """Returns the accuracy of a ridge regression on the first ``n_features`` features."""
         n = point["n_features"]
         x, x_validation = x[:, :n], x_validation[:, :n]
         weights = torch.linalg.solve(x.T @ x + point["decay"] * torch.eye(n, dtype=x.dtype, device=x.device), x.T @ y)

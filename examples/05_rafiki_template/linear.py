@@ -1,4 +1,4 @@
-"""A model template as Rafiki wants it: logistic regression on a table whose last column is the class."""
+"""A Rafiki model template: logistic regression on a table with the class in its last column."""
 
 import numpy as np
 from rafiki.constants import ModelDependency

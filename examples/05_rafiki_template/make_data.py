@@ -1,4 +1,7 @@
-"""Writes the bundled images of digits as three tables, 64 pixels and a class a row: train.csv, val.csv, test.csv."""
+"""Writes scikit-learn's digits as train.csv, val.csv and test.csv.
+
+A row has 64 pixels and the class.
+"""
 
 import numpy as np
 from sklearn.datasets import load_digits

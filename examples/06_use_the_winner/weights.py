@@ -1,4 +1,4 @@
-"""Builds the network again, and loads its weights: python weights.py FOLDER."""
+"""Builds the network and loads its weights: python weights.py FOLDER."""
 
 import json
 import sys

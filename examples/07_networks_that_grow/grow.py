@@ -1,4 +1,4 @@
-"""Grows a network by random morphisms, and shows that it computes what it computed: python grow.py."""
+"""Grows a network by random morphisms that keep its outputs: python grow.py."""
 
 import random
 
@@ -10,7 +10,7 @@ torch.manual_seed(0)
 rng = random.Random(0)
 network = resnet((3, 16, 16), 10, widths=[8, 16])
 module = GraphModule(network)
-module(torch.randn(32, 3, 16, 16))  # so that batch-norm has seen something
+module(torch.randn(32, 3, 16, 16))  # gives batch-norm some statistics
 weights = module.state_dict()
 images = torch.randn(8, 3, 16, 16)
 before = module.eval()(images)

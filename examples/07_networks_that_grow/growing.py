@@ -1,4 +1,4 @@
-"""Scikit-learn's digits by networks that are graphs: a child begins with what its parent computes."""
+"""Scikit-learn's digits with network graphs. A child starts as the same function as its parent."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -23,7 +23,7 @@ class GrowingDigits(Problem):
 
     def train(self, run):
         network, (x, y) = self.build(run.point), self.parts[0]
-        run.inherit(network)  # replays what made this network of its parent's
+        run.inherit(network)  # replays the operations that made this network from its parent's
         optimizer = torch.optim.SGD(network.parameters(), run.point["rate"], momentum=0.9)
         for epoch in range(run.epochs(full=20, early=2)):
             for batch in torch.randperm(len(x)).split(50):

@@ -1,4 +1,4 @@
-"""What one torch module takes from another of a different architecture: python hand_down.py."""
+"""Inheritance between two torch modules of different architectures: python hand_down.py."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A child that is a layer deeper trains on, by several rules of inheritance: python train_on.py."""
+"""Trains a deeper child with several inheritance rules: python train_on.py."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -37,7 +37,7 @@ torch.manual_seed(0)
 parent = network(depth=2)
 optimizer = torch.optim.SGD(parent.parameters(), 0.02, momentum=0.9)
 train(parent, optimizer, 4)
-published = {**parent.state_dict(), **optimizer_tensors(optimizer, parent)}  # what run.save would be given
+published = {**parent.state_dict(), **optimizer_tensors(optimizer, parent)}  # as given to run.save
 print(f"parent: accuracy {accuracy(parent):.3f} after four epochs")
 
 RULES = {

@@ -1,4 +1,4 @@
-"""Policies, stages and plans: how names are read, and how a plan is fitted to a problem."""
+"""Policies, stages and plans: parsing, and fitting a plan to a problem."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def plan(*stages: tuple[str, set[Policy]]) -> PolicyPlan:
 
 
 def test_names_are_read_in_any_case() -> None:
-    """Policies are found by their names in any case, and QUICK_TRAIN, Rafiki's word, is EARLY_STOP."""
+    """Policy names ignore case, and Rafiki's QUICK_TRAIN is EARLY_STOP."""
     assert parse_policies(["share_params", "QUICK_TRAIN"]) == {Policy.SHARE_PARAMS, Policy.EARLY_STOP}
     assert parse_policies([]) == frozenset()
 
 
 @pytest.mark.parametrize("name", ["FAST", "", 3, None])
 def test_unknown_policy_is_refused(name: object) -> None:
-    """An unknown name is refused, with the names that there are."""
+    """An unknown name is refused with the known ones."""
     with pytest.raises(ConfigurationError, match=r"unknown policy .*SHARE_PARAMS, EARLY_STOP"):
         parse_policies([name])  # type: ignore[list-item]
 
@@ -53,14 +53,14 @@ def test_plan_is_read_from_plain_data() -> None:
     ],
 )
 def test_wrong_stage_is_refused(stage: Any, message: str) -> None:
-    """A stage with another key, without a name or with wrong policies is refused, saying what is allowed."""
+    """A stage with an unknown key, without a name or with invalid policies is refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         PolicyPlan.from_stages([stage])
 
 
 @pytest.mark.parametrize("names", [(), ("search", "search")])
 def test_stages_need_distinct_names(names: tuple[str, ...]) -> None:
-    """A plan has at least one stage, and no name twice."""
+    """A plan has at least one stage, with distinct names."""
     with pytest.raises(ConfigurationError, match="at least one stage, and distinct names"):
         plan(*((name, set()) for name in names))
 
@@ -79,7 +79,7 @@ def test_second_stage_is_final() -> None:
 
 
 def test_last_of_many_stages_is_final() -> None:
-    """Of three stages the first searches and the last one's trials compete; those between are told apart as well."""
+    """Of three stages the first searches, and the last one's trials compete."""
     read = PolicyPlan.from_stages([{"name": "a"}, {"name": "b", "best": 0.5, "warm": True}, {"name": "c", "best": 3}])
 
     assert [stage.name for stage in read.later] == ["b", "c"]
@@ -102,13 +102,13 @@ def test_wrong_share_of_the_hours_is_refused(share: object) -> None:
 
 
 def test_shares_of_the_hours_make_at_most_one() -> None:
-    """No two stages get the same hour."""
+    """The shares of all stages add up to at most 1."""
     with pytest.raises(ConfigurationError, match=r"sum of the stages' shares \(1\.1\) must be at most 1"):
         PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b", "share": 0.4}])
 
 
 def test_share_is_part_of_the_plan() -> None:
-    """It survives description, and a plan without one is described as it always was."""
+    """A share is in the plan's description; a plan without one has the same description as before."""
     read = PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b"}])
 
     assert PolicyPlan.from_stages(read.to_json()) == read
@@ -116,7 +116,7 @@ def test_share_is_part_of_the_plan() -> None:
 
 
 def test_warm_stage_shares_parameters() -> None:
-    """A warm stage needs no second word to inherit; where the problem can't, it starts from scratch."""
+    """A warm stage inherits without SHARE_PARAMS; if the problem can't, it starts from scratch."""
     warm = (*plan(("search", {Policy.EARLY_STOP})).stages, Stage(name="final", warm=True))
 
     assert warm[1].policies == {Policy.SHARE_PARAMS}
@@ -130,14 +130,14 @@ def test_first_stage_chooses_nothing() -> None:
 
 
 def test_final_stage_that_was_asked_for_is_kept() -> None:
-    """Where nothing had to be left out, a plan that trains the finalists just as the search did is kept."""
+    """If no policy was left out, a final stage equal to the search stage is kept."""
     same = plan(("search", {Policy.SHARE_PARAMS}), ("final", set()))
 
     assert same.fitted(ALL, strict=False)[0] == same
 
 
 def test_fitted_plan_leaves_out_what_is_not_declared() -> None:
-    """The default plan keeps the policies that the problem declares, and says which it left out."""
+    """The default plan keeps the policies that the problem declares, and lists the others."""
     declared = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
 
     fitted, left_out = TWO_STAGE.fitted(declared, strict=False)
@@ -147,19 +147,19 @@ def test_fitted_plan_leaves_out_what_is_not_declared() -> None:
 
 
 def test_strict_plan_refuses_what_is_not_declared() -> None:
-    """A plan that the user named fails at start where the problem does not declare a policy, by name."""
+    """A user's plan fails at the start with the names of undeclared policies."""
     with pytest.raises(ConfigurationError, match=r"for DOWNSCALE, QUICK_EVAL, .*declares EARLY_STOP, SHARE_PARAMS"):
         TWO_STAGE.fitted(frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP}), strict=True)
 
 
 def test_strict_plan_that_fits_is_kept() -> None:
-    """A named plan whose policies are all declared is kept as it is."""
+    """A user's plan with only declared policies is unchanged."""
     assert TWO_STAGE.fitted(ALL, strict=True) == (TWO_STAGE, frozenset())
 
 
 @pytest.mark.parametrize("declared", [frozenset(), frozenset({Policy.SHARE_PARAMS})])
 def test_final_stage_that_repeats_the_search_is_dropped(declared: frozenset[Policy]) -> None:
-    """Where nothing is left that tells full trials from cheap ones, the search's best trial is the winner."""
+    """If full trials would equal cheap ones, the search's best trial wins."""
     fitted, _ = TWO_STAGE.fitted(declared, strict=False)
 
     assert fitted.final is None

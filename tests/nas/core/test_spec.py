@@ -1,4 +1,4 @@
-"""Specs: classes by dotted path, built with what a yaml says, and errors that tell how to correct it."""
+"""Specs: classes by dotted path, built from yaml, with errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refusing:
 
 
 def test_spec_builds_its_class() -> None:
-    """build gives an instance from what is injected, the arguments, and what is added by name."""
+    """build returns an instance from injected, own and further arguments."""
     tuner = Spec(EVOLUTION, {"population_size": 5}).build(SPACE, (METRIC,), seed=3)
 
     assert isinstance(tuner, EvolutionTuner)
@@ -41,7 +41,7 @@ def test_spec_builds_its_class() -> None:
 
 
 def test_spec_of_a_class_finds_it_again() -> None:
-    """Spec.of names a class so that find gives it back."""
+    """Spec.of names a class that find returns."""
     spec = Spec.of(Metric, name="loss", direction="minimize")
 
     assert spec.find() is Metric
@@ -49,7 +49,7 @@ def test_spec_of_a_class_finds_it_again() -> None:
 
 
 def test_spec_survives_pickling() -> None:
-    """A spec travels to another process as it is."""
+    """A pickled spec is equal."""
     spec = Spec(EVOLUTION, {"population_size": 5})
 
     assert pickle.loads(pickle.dumps(spec)) == spec
@@ -66,12 +66,12 @@ def test_spec_survives_pickling() -> None:
     ],
 )
 def test_name_is_the_class_without_its_kind(target: str, name: str) -> None:
-    """The short name is the class's in snake case, without Problem, Tuner or Stopper."""
+    """The short name is in snake case, without Problem, Tuner or Stopper."""
     assert Spec(target).name == name
 
 
 def test_description_leaves_out_what_it_is_told() -> None:
-    """to_json gives target and arguments as JSON, without those that only say where data lies."""
+    """to_json returns target and arguments, without those that only locate data."""
     spec = Spec("mine.MyProblem", {"data_root": "/data", "depth": 3})
 
     assert spec.to_json(without=frozenset({"data_root"})) == {"target": "mine.MyProblem", "arguments": {"depth": 3}}
@@ -88,13 +88,13 @@ def test_description_leaves_out_what_it_is_told() -> None:
     ],
 )
 def test_wrong_target_is_named(target: str, message: str) -> None:
-    """A path that leads to no class is refused in one line that says how far it led."""
+    """A path without a class is refused in one line with the part that exists."""
     with pytest.raises(ConfigurationError, match=message):
         Spec(target).find()
 
 
 def test_missing_import_within_the_module_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that is there but lacks a package raises its own error: the user's path is right."""
+    """A module that lacks a package raises its own error, since the path is right."""
     (tmp_path / "needs_more_for_test.py").write_text("import no_such_package_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -103,7 +103,7 @@ def test_missing_import_within_the_module_is_its_own(tmp_path: Path, monkeypatch
 
 
 def test_syntax_error_is_shown_by_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that Python can't read is refused with its file and line."""
+    """A module with a syntax error is refused with file and line."""
     (tmp_path / "misspelt_for_test.py").write_text("class MyProblem:\n    def\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -122,7 +122,7 @@ def test_syntax_error_is_shown_by_its_line(tmp_path: Path, monkeypatch: pytest.M
     ids=str,
 )
 def test_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
-    """An argument that the constructor does not take, or the search gives, is refused with those that there are."""
+    """An argument that is unknown, or set by the search, is refused with the known ones."""
     takes = "population_size=8, sample_size=3, crossover=0.0, replacement='oldest', donor='parent'"
     line = f"{EVOLUTION} {message}; it takes {takes}"
 
@@ -131,7 +131,7 @@ def test_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> N
 
 
 def test_missing_argument_is_named() -> None:
-    """A required argument that no one gave is named."""
+    """A missing required argument is named."""
     line = "Metric needs name; it takes name, direction='maximize', reference=None$"
 
     with pytest.raises(ConfigurationError, match=line):
@@ -139,12 +139,12 @@ def test_missing_argument_is_named() -> None:
 
 
 def test_abstract_class_names_what_is_missing() -> None:
-    """A class that lacks methods is refused, naming them."""
+    """A class with missing methods is refused with their names."""
     with pytest.raises(ConfigurationError, match=r"Abstract must define also, needed"):
         Spec.of(Abstract).build()
 
 
 def test_own_error_of_the_constructor_is_raised() -> None:
-    """What the constructor says about a value reaches the user as it is."""
+    """The constructor's own error is raised unchanged."""
     with pytest.raises(ConfigurationError, match=r"^size \(9\) must be smaller$"):
         Spec.of(Refusing, size=9).build()

@@ -1,4 +1,4 @@
-"""A search from the first proposal to the export, in this process: who wins, what is tested, what is never repeated."""
+"""A search from the first proposal to the export, in this process: winner, tests, resuming."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Bureau:
         donors: tuple[int | str, ...] | None = None,
         **arguments: Any,
     ) -> Summary:
-        """Runs, or resumes, the search of these points, in this order."""
+        """Runs or resumes the search of these points, in this order."""
         tuner = Spec.of(InOrderTuner, xs=list(xs), donors=None if donors is None else list(donors))
         search = Search(problem=Spec.of(problem, **arguments), tuner=tuner, **({"plan": plan} if plan else {}))
         budget = Budget(trials=len(xs) if n_trials is None else n_trials)
@@ -71,7 +71,7 @@ class Bureau:
         return Records(open_root(self.root, retry_s=0).subfolder(name))
 
     def paths(self) -> list[str]:
-        """Every file, in the order in which they were published; without logs and beats, which are put again."""
+        """Returns the files in the order of publication, without logs and heartbeats, which are replaced."""
         return [p for p in paths_in_order(self.records().files) if not p.startswith("logs/") and ".beat" not in p]
 
 
@@ -87,13 +87,13 @@ def xs_of(summary: Summary, stage: str) -> list[int]:
 
 
 def table(summary: Summary) -> list[tuple[object, ...]]:
-    """What must be the same on every run."""
+    """Returns the fields that must be the same on each run."""
     return [(t.number, t.stage, t.point, t.parents, t.state, dict(t.metrics), t.donor) for t in summary.lineage]
 
 
 class TestWinner:
     def test_best_of_the_search_are_trained_in_full(self, bureau: Bureau) -> None:
-        """The two best of the search stage are trained again without the cheap policies, the best first."""
+        """The two best trials of the search stage are trained again without its policies, best first."""
         summary = bureau.run(10, 30, 20, 5)
 
         finals = [trial for trial in summary.lineage if trial.stage == "final"]
@@ -102,7 +102,7 @@ class TestWinner:
         assert [trial.parents for trial in finals] == [(1,), (2,)]
 
     def test_winner_is_the_best_of_the_finals(self, bureau: Bureau) -> None:
-        """Full scores decide among the finalists, whatever the cheap ones said."""
+        """Full scores decide among the finalists, whatever the search stage's scores."""
         summary = bureau.run(0, 1, 2, final=[0.1, 0.9, 0.3])
 
         assert xs_of(summary, "final") == [2, 1]
@@ -110,7 +110,7 @@ class TestWinner:
         assert (summary.winner.point, summary.winner.stage) == ({"x": 1}, "final")
 
     def test_winner_is_chosen_by_validation_only(self, bureau: Bureau) -> None:
-        """The best on validation data wins, also where another is better on test data."""
+        """The best on validation data wins, even if another is better on test data."""
         summary = bureau.run(0, 1, final=[0.9, 0.8], test=[0.1, 1.0])
 
         assert summary.winner is not None
@@ -136,14 +136,14 @@ class TestWinner:
         assert summary.winner.point == {"x": 4}
 
     def test_full_scores_never_mix_with_cheap_ones(self, bureau: Bureau) -> None:
-        """A cheap score that is better than every full one does not win."""
+        """A cheap score better than every full one does not win."""
         summary = bureau.run(0, 1, search=[0.99, 0.98], final=[0.5, 0.6])
 
         assert summary.winner is not None
         assert summary.winner.metrics == {"score": 0.6}
 
-    def test_least_wins_where_less_is_better(self, bureau: Bureau) -> None:
-        """With a minimized metric finalists and winner are those of the least values."""
+    def test_least_value_of_a_minimized_metric_wins(self, bureau: Bureau) -> None:
+        """With a minimized metric finalists and winner have the least values."""
         summary = bureau.run(10, 30, 20, direction="minimize")
 
         assert xs_of(summary, "final") == [10, 20]
@@ -152,7 +152,7 @@ class TestWinner:
 
     @pytest.mark.parametrize(("direction", "values"), [("minimize", [0.0, 0.5]), ("maximize", [0, -0.5])])
     def test_zero_may_win(self, bureau: Bureau, direction: str, values: list[float]) -> None:
-        """A score of 0 is the best where it is."""
+        """A score of 0 wins if it is the best."""
         summary = bureau.run(0, 1, direction=direction, search=values, final=values, finalists=1)
 
         assert summary.winner is not None
@@ -160,7 +160,7 @@ class TestWinner:
         assert xs_of(summary, "final") == [0]
 
     def test_failed_finalist_is_replaced(self, bureau: Bureau) -> None:
-        """Where a finalist fails the next best of the search is trained, until as many as asked for have a score."""
+        """After a failed final the next best trial is trained, until enough finals have a score."""
         summary = bureau.run(0, 1, 2, 3, final=[0.1, 0.2, None, None])
 
         assert xs_of(summary, "final") == [3, 2, 1, 0]
@@ -173,7 +173,7 @@ class TestWinner:
         assert xs_of(bureau.run(9, 9, 5), "final") == [9, 5]
 
     def test_without_a_score_there_is_no_winner(self, bureau: Bureau) -> None:
-        """Where every trial fails there are no finals, no test and no export, and the search is done."""
+        """If every trial fails there are no finals, tests and export, and the search is done."""
         summary = bureau.run(0, 1, search=[None, None])
 
         assert summary.winner is None
@@ -182,8 +182,8 @@ class TestWinner:
         assert bureau.run(0, 1, search=[None, None]).winner is None
         assert bureau.records().files.names("sessions") == ["0001.beat", "0001.json"]
 
-    def test_where_all_finals_fail_the_search_is_the_best_there_is(self, bureau: Bureau) -> None:
-        """Without one final that has a score, the best trial of the search wins."""
+    def test_if_all_finals_fail_the_best_search_trial_wins(self, bureau: Bureau) -> None:
+        """Without a final with a score, the best trial of the search stage wins."""
         summary = bureau.run(0, 1, final=[None, None])
 
         assert summary.winner is not None
@@ -192,7 +192,7 @@ class TestWinner:
 
 class TestTests:
     def test_each_finalist_is_tested_once(self, bureau: Bureau) -> None:
-        """The test data is touched once for each finalist, and not again by the same command."""
+        """The test data is used once for each finalist, and not again by the same command."""
         for _ in range(3):
             bureau.run(0, 1, 2, final=[0.5, 0.7, 0.6])
 
@@ -210,8 +210,8 @@ class TestTests:
         ("value", "line"),
         [(None, "RuntimeError: no score for 1"), ("nan", "FloatingPointError: test returned score=nan")],
     )
-    def test_finalist_that_cannot_be_tested_is_data(self, bureau: Bureau, value: str | None, line: str) -> None:
-        """A test that raises or gives NaN is one line on record; the winner stays the winner, and is exported."""
+    def test_failing_test_is_recorded(self, bureau: Bureau, value: str | None, line: str) -> None:
+        """A test that raises or returns NaN is recorded in one line; the winner is still exported."""
         summary = bureau.run(0, 1, test=[0.5, value])
 
         assert summary.winner is not None
@@ -227,8 +227,8 @@ class TestTests:
 
 
 class TestBest:
-    def test_export_is_on_record(self, bureau: Bureau) -> None:
-        """best-0001.json names the winner, its line and its files with digests, which are there and whole."""
+    def test_export_is_recorded(self, bureau: Bureau) -> None:
+        """best-0001.json names the winner, its ancestors and its files with digests, which are whole."""
         summary = bureau.run(1, 2, 3)
 
         best = summary.best
@@ -242,8 +242,8 @@ class TestBest:
         assert names == {"model.safetensors", "architecture.json", "export.json"}
         assert all(len(records.files.read_if_present(file["path"]) or b"") == file["bytes"] for file in best["files"])
 
-    def test_better_winner_of_a_larger_search_is_the_second_best(self, bureau: Bureau) -> None:
-        """Extended, a search with a better winner has best-0002.json; best-0001.json stays as it was."""
+    def test_better_winner_of_a_larger_search_gets_a_second_record(self, bureau: Bureau) -> None:
+        """An extended search with a better winner writes best-0002.json; best-0001.json is unchanged."""
         first = bureau.run(1, 2, 9, 8, n_trials=2)
         second = bureau.run(1, 2, 9, 8)
 
@@ -256,7 +256,7 @@ class TestBest:
         assert ScoreProblem.tested == [2, 1, 9, 8]
 
     def test_larger_search_without_a_better_winner_keeps_the_best(self, bureau: Bureau) -> None:
-        """Extended without a better winner, nothing is exported again."""
+        """An extended search without a better winner exports nothing."""
         bureau.run(8, 9, 1, 2, n_trials=2)
         summary = bureau.run(8, 9, 1, 2)
 
@@ -266,7 +266,7 @@ class TestBest:
         assert xs_of(summary, "final") == [9, 8]
 
     def test_more_finalists_are_trained_later(self, bureau: Bureau) -> None:
-        """The same command with more finalists trains those that are missing."""
+        """The same command with more finalists trains the missing ones."""
         bureau.run(1, 2, 3, finalists=1)
         summary = bureau.run(1, 2, 3, finalists=3)
 
@@ -274,7 +274,7 @@ class TestBest:
         assert ScoreProblem.tested == [3, 2, 1]
 
     def test_problem_with_an_export(self, bureau: Bureau) -> None:
-        """Where the problem exports, the program lies beside the weights and nothing is missing."""
+        """If the problem defines export, the program is beside the weights and nothing is missing."""
         best = bureau.run(1, problem=ExportProblem).best
 
         assert best is not None
@@ -282,15 +282,15 @@ class TestBest:
         assert any(file["path"].endswith("/program.pt2") for file in best["files"])
 
     def test_winner_without_weights(self, bureau: Bureau) -> None:
-        """A winner that saved nothing is exported with what there is, and the reasons for the rest."""
+        """A winner without weights is exported as far as possible, with reasons for the rest."""
         best = bureau.run(1, problem=ExportProblem, saves=False).best
 
         assert best is not None
         assert best["missing"].keys() == {"program.pt2", "model.safetensors"}
         assert "saved no weights" in best["missing"]["model.safetensors"]
 
-    def test_exit_in_test_and_export_is_data(self, bureau: Bureau) -> None:
-        """sys.exit in test or export is one line on record, and not the end of the process or the search."""
+    def test_exit_in_test_and_export_is_recorded(self, bureau: Bureau) -> None:
+        """sys.exit in test or export is recorded in one line, and ends neither process nor search."""
         summary = bureau.run(1, problem=LeavingProblem)
 
         assert summary.winner is not None
@@ -305,7 +305,7 @@ class TestBest:
 
 class TestPlans:
     def test_one_stage(self, bureau: Bureau) -> None:
-        """With one stage the best trial of the search is the winner, and is tested."""
+        """With one stage the best trial of the search wins, and is tested."""
         plan = PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})),))
 
         summary = bureau.run(1, 3, 2, plan=plan)
@@ -316,7 +316,7 @@ class TestPlans:
         assert ScoreProblem.tested == [3, 2]
 
     def test_plain_problem(self, bureau: Bureau) -> None:
-        """A problem with nothing but train has a winner, no tests, and an export of its architecture."""
+        """A problem with train alone has a winner, no tests, and an export of its architecture."""
         summary = bureau.run(1, 3, 2, problem=PlainProblem)
 
         assert summary.winner is not None
@@ -326,7 +326,7 @@ class TestPlans:
         assert summary.best["test"] is None
 
     def test_warm_finalists_inherit_from_themselves(self, bureau: Bureau) -> None:
-        """In a warm final stage a finalist takes the weights of the trial that it trains again."""
+        """In a warm final stage a final inherits its finalist's weights."""
         plan = PolicyPlan(
             (
                 Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})),
@@ -341,7 +341,7 @@ class TestPlans:
 
     @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
     def test_finals_of_a_downscaled_search_build_the_full_network(self, bureau: Bureau, warm: bool) -> None:
-        """Six layers become fifteen: from scratch, or, in a warm stage, with the six that the search has trained."""
+        """Six layers become fifteen, from scratch or, in a warm stage, with the six trained ones."""
         cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})
         plan = PolicyPlan((Stage(name="search", policies=cheap), Stage(name="final", warm=warm)))
 
@@ -357,7 +357,7 @@ class TestPlans:
 
 class TestInheritance:
     def test_children_carry_their_parents_weights(self, bureau: Bureau) -> None:
-        """In a chain of trials that only inherit and save, the last one's weights are the first one's, to the bit."""
+        """In a chain of trials that only inherit and save, the last weights equal the first, to the bit."""
         summary = bureau.run(1, 2, 3)
 
         files = bureau.records().files
@@ -371,15 +371,15 @@ class TestInheritance:
         assert [summary.lineage[number].donor for number in range(3)] == [None, 0, 1]
 
     def test_donor_of_another_search(self, bureau: Bureau) -> None:
-        """A donor named "search:number" gives the weights of a trial of another search under the same root."""
+        """A donor named "search:number" is a trial of another search under the same root."""
         bureau.run(1, 2, name="first")
         summary = bureau.run(5, name="second", donors=("first:1",))
 
         assert summary.lineage[0].donor == "first:1"
         assert summary.lineage[0].inherited == 1.0
 
-    def test_donor_of_a_search_that_is_not_there(self, bureau: Bureau) -> None:
-        """A donor that does not exist is replaced by nothing, on record."""
+    def test_donor_of_a_missing_search(self, bureau: Bureau) -> None:
+        """A missing donor is left out, and the record says so."""
         trial = bureau.run(5, donors=("nowhere:1",)).lineage[0]
 
         assert (trial.state, trial.donor) == (State.COMPLETE, None)
@@ -387,7 +387,7 @@ class TestInheritance:
 
     @pytest.mark.parametrize("donor", ["first", "first:x", ":1", "../first:1"])
     def test_malformed_donor_names_the_tuner(self, bureau: Bureau, donor: str) -> None:
-        """A donor's name that can't be ends the search before anything is proposed."""
+        """An invalid donor name ends the search before anything is recorded."""
         with pytest.raises(SearchFailedError, match="proposal 0 of InOrderTuner: "):
             bureau.run(5, donors=(donor,))
         assert bureau.records().load()[0] == []
@@ -404,8 +404,8 @@ class TestAgain:
         assert table(again) == table(first)
         assert again.best == first.best
 
-    def test_killed_anywhere_comes_to_the_same_end(self, bureau: Bureau) -> None:
-        """Cut after any file and run again, a search has the same table, tests and winner, and one export."""
+    def test_search_killed_anywhere_ends_the_same(self, bureau: Bureau) -> None:
+        """A search cut after any file and run again has the same table, tests and winner, and one export."""
         first = bureau.run(3, 1, 2, final=[0, 0.1, None, 0.2])
         records = bureau.records()
 
@@ -425,7 +425,7 @@ class TestAgain:
         ("budget", "deterministic"), [(Budget(trials=9), False), (Budget(trials=9), True), (Budget(hours=9.0), False)]
     )
     def test_exhausted_tuner_ends_a_search(self, bureau: Bureau, budget: Budget, deterministic: bool) -> None:
-        """A tuner that stops before the budget leads to the finals; the same command asks again and writes nothing."""
+        """STOP before the budget leads to the finals; the same command asks again and writes nothing."""
         tuner = Spec.of(InOrderTuner, xs=[1, 2])
         search = Search(problem=Spec.of(ScoreProblem), tuner=tuner, deterministic=deterministic)
         first = run_search(search, root=bureau.root, name="search", budget=budget)
@@ -438,14 +438,14 @@ class TestAgain:
         assert table(again) == table(first)
         assert again.best == first.best
 
-    def test_search_that_can_go_on_does(self, bureau: Bureau) -> None:
-        """Asking whether the tuner has more loses nothing: with a larger budget the next trial is run."""
+    def test_extended_search_continues(self, bureau: Bureau) -> None:
+        """With a larger budget the next trial runs, after the tuner was asked for more."""
         bureau.run(1, 2, 3, n_trials=2)
 
         assert xs_of(bureau.run(1, 2, 3, n_trials=9), "search") == [1, 2, 3]
 
     def test_another_search_of_the_name_is_refused(self, bureau: Bureau) -> None:
-        """Other points in the tuner's list make another search, which the name does not belong to."""
+        """Other points of the tuner make another search, which can't use the name."""
         bureau.run(1)
 
         with pytest.raises(ConfigurationError, match=r"tuner\.arguments\.xs: \[1\] there, \[2\] here"):
@@ -453,14 +453,14 @@ class TestAgain:
 
 
 class Contrary(RandomTuner):
-    """Believes in the worst."""
+    """Ranks the worst trial first."""
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         return list(super().ranked(lineage))[::-1]
 
 
-def test_finalists_are_whom_the_tuner_ranks_first() -> None:
-    """The one finalist is the trial that the tuner believes in, not the one with the best score."""
+def test_finalists_are_ranked_by_the_tuner() -> None:
+    """The finalist is the tuner's first trial, not the one with the best score."""
     search = Search(problem=Spec.of(ExportProblem), tuner=Spec.of(Contrary))
 
     found = run_search(search, root=f"memory://{uuid4().hex}", budget=Budget(trials=5), finalists=1)
@@ -472,7 +472,7 @@ def test_finalists_are_whom_the_tuner_ranks_first() -> None:
 
 class TestRunSearch:
     def test_defaults(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without more, a search lies under ./heirloom by its default name, and has 16 trials."""
+        """By default a search is under ./heirloom by its default name, and has 16 trials."""
         monkeypatch.chdir(tmp_path)
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
 
@@ -483,7 +483,7 @@ class TestRunSearch:
         assert len(summary.lineage) == 16
 
     def test_memory_root_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The root memory:// keeps nothing: no folder appears."""
+        """The root memory:// creates no folder."""
         monkeypatch.chdir(tmp_path)
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
 
@@ -492,8 +492,8 @@ class TestRunSearch:
         assert summary.winner is not None
         assert list(tmp_path.iterdir()) == []
 
-    def test_weights_that_no_plan_keeps_are_swept(self, tmp_path: Path) -> None:
-        """A retention plan holds here, too: of eight trials the last two keep their weights, and who is needed."""
+    def test_weights_outside_the_plan_are_deleted(self, tmp_path: Path) -> None:
+        """With a retention plan the last two of eight trials, and needed ones, keep their weights."""
         search = Search(problem=Spec.of(ExportProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
 
         found = run_search(search, root=str(tmp_path), budget=Budget(trials=8), retention=Retention(keep="last:2"))
@@ -511,14 +511,14 @@ class TestRunSearch:
         ],
     )
     def test_refusals(self, more: dict[str, Any], message: str) -> None:
-        """A name that can't be a folder, or no finalist, is refused in one line."""
+        """An invalid folder name, and zero finalists, are refused in one line."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
 
         with pytest.raises(ConfigurationError, match=message):
             run_search(search, root=f"memory://program/{uuid4().hex}", **more)
 
     def test_deterministic_search_of_many_slots_is_refused(self) -> None:
-        """A deterministic search is bound to its slots, and this runs one trial at a time."""
+        """A deterministic search of several slots is refused, since run_search runs one trial at a time."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True, slots=2)
 
         with pytest.raises(ConfigurationError, match=r"slots \(2\) must be 1"):
@@ -543,8 +543,8 @@ class TestRunSearch:
 
 
 @pytest.mark.parametrize("lost", [0, 2, 4])
-def test_lost_result_is_made_again(bureau: Bureau, lost: int) -> None:
-    """A trial whose result was deleted runs again under its number before anything is proposed, whoever built on it."""
+def test_trial_with_a_deleted_result_runs_again(bureau: Bureau, lost: int) -> None:
+    """A trial whose result was deleted runs again under its number before new proposals, even if it has children."""
     xs = (10, 30, 20, 5, 40, 50, 60)
     before = bureau.run(*xs, n_trials=5)
     files = bureau.records().files
@@ -564,8 +564,8 @@ def test_lost_result_is_made_again(bureau: Bureau, lost: int) -> None:
 
 class TestHours:
     @pytest.mark.parametrize("trials_per_job", [None, "unlimited"])
-    def test_what_runs_is_stopped_at_the_deadline(self, trials_per_job: Any) -> None:
-        """A trial that would report for ever is STOPPED with what it reported last; its weights are saved and win."""
+    def test_running_trial_is_stopped_at_the_deadline(self, trials_per_job: Any) -> None:
+        """A trial with endless reports is STOPPED with its last report; its weights win."""
 
         def body(run: TrialRun) -> object:
             for step in range(10_000):
@@ -601,7 +601,7 @@ class TestHours:
         assert pipeline.ended_by() == "hours"
 
     def test_gpu_hours_need_a_gpu(self) -> None:
-        """run_search trains on the CPU: GPU-hours would never be spent."""
+        """GPU-hours are refused, since run_search trains on the CPU."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
 
         with pytest.raises(ConfigurationError, match=r"budget\.gpu_hours \(1\) needs a GPU"):

@@ -1,4 +1,4 @@
-"""How long trials will take, by those that have ended."""
+"""Estimated durations of trials, from finished ones."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def learned(trials: Iterable[Trial]) -> DurationEstimator:
 
 
 def test_nothing_is_known_at_first() -> None:
-    """Of no stage, not even how long one takes at the least."""
+    """At first no stage has an estimate, not even the shortest duration."""
     estimator = DurationEstimator(PLAN)
 
     assert [estimator.has_seen(stage) for stage in PLAN.stages] == [False] * 3
     assert estimator.shortest_s(SEARCH) is estimator.mean_s(SEARCH) is estimator.usual_s(SEARCH) is None
 
 
-def test_durations_seen() -> None:
-    """The shortest, the mean, and what nine in ten do not exceed, in whatever order they came."""
+def test_observed_durations() -> None:
+    """The shortest, the mean and the 90th percentile do not depend on the order."""
     estimator = learned(trial(seconds) for seconds in (7, 3, 10, 1, 9, 5, 2, 8, 6, 4))
 
     assert (estimator.shortest_s(SEARCH), estimator.mean_s(SEARCH), estimator.usual_s(SEARCH)) == (1, 5.5, 9)
     assert estimator.usual_s(FINAL) is None  # nothing was declared
 
 
-def test_what_did_not_run_its_course_does_not_count() -> None:
-    """Failures tell nothing, the deadline a least; what a stopper stopped is usual, but not the shortest."""
+def test_incomplete_trials_count_in_part() -> None:
+    """Failures do not count, a deadline is a lower bound, and a stopped trial counts, but not as the shortest."""
     failed = trial(0.1, state=State.FAILED, reason=Reason.EXCEPTION)
     overdue = trial(0.2, state=State.STOPPED, reason=Reason.DEADLINE)
     stopped = trial(1.0, state=State.STOPPED, reason=Reason.STOPPER)
@@ -76,7 +76,7 @@ def test_what_did_not_run_its_course_does_not_count() -> None:
 
 
 def test_the_first_trial_of_a_slot_warms_it_up() -> None:
-    """It has loaded data, and is not what the next ones take, where another one tells; the shortest it may be."""
+    """A slot's first trial loads data, so it counts only as the shortest once there are others."""
     first, second, other = trial(20.0, slot=0, epochs=0.1), trial(5.0, slot=0, epochs=0.1), trial(4.0, slot=1)
 
     assert learned([first]).usual_s(SEARCH) == 20.0
@@ -86,7 +86,7 @@ def test_the_first_trial_of_a_slot_warms_it_up() -> None:
 
 
 def test_each_session_warms_its_slots_up() -> None:
-    """The first trial of a slot in a later session has loaded data again."""
+    """A slot's first trial of a later session loads data again."""
     estimator = learned([trial(20.0, slot=0), trial(5.0, slot=0)])
     estimator.start_session()
     estimator.learn(trial(30.0, slot=0))
@@ -94,16 +94,16 @@ def test_each_session_warms_its_slots_up() -> None:
     assert (estimator.mean_s(SEARCH), estimator.usual_s(SEARCH)) == (5.0, 5.0)
 
 
-def test_what_is_found_out_before_training_takes_as_long_in_every_stage() -> None:
-    """Two of ten seconds were: a final of ten times the epochs takes 2 s + 80 s."""
+def test_static_metrics_take_as_long_in_every_stage() -> None:
+    """With 2 of 10 seconds for static metrics, a final of ten times the epochs takes 2 s + 80 s."""
     searched = trial(10.0, epochs=0.1)
     searched = replace(searched, cost={**searched.cost, "static_metrics_seconds": 2.0})
 
     assert learned([searched]).usual_s(FINAL) == pytest.approx(82.0)
 
 
-def test_what_comes_before_the_epochs_takes_as_long_in_every_stage() -> None:
-    """A slot's first trial that spent 18 of 20 s on loading foretells a final of 18 s + 20 s, not of 200 s."""
+def test_setup_takes_as_long_in_every_stage() -> None:
+    """After 18 of 20 s of loading in the first trial, a final takes 18 s + 20 s, not 200 s."""
     first = trial(20.0, slot=0, epochs=0.1)
     first = replace(first, cost={**first.cost, "static_metrics_seconds": 2.0, "setup_seconds": 18.0})
 
@@ -121,10 +121,10 @@ def test_what_comes_before_the_epochs_takes_as_long_in_every_stage() -> None:
         (0.0, 0.5, None, None),
     ],
 )
-def test_later_stages_are_foretold(
+def test_later_stages_are_estimated(
     epochs: float | None, scale: float | None, final: float | None, recheck: float | None
 ) -> None:
-    """A final does all epochs at full size; what scores the same weights anew counts as long as what trained them."""
+    """A final is estimated with all epochs at full size; a stage that only scores counts as long as its training."""
     searched = trial(10.0, epochs=epochs, scale=scale)
 
     assert cost_ratio(searched, FINAL) == (None if final is None else pytest.approx(final))
@@ -132,8 +132,8 @@ def test_later_stages_are_foretold(
     assert learned([searched]).usual_s(FINAL) == (None if final is None else pytest.approx(10 * final))
 
 
-def test_what_was_seen_goes_before_what_was_foretold() -> None:
-    """The first final that has ended tells more than any declaration."""
+def test_observed_durations_override_estimates() -> None:
+    """The first finished final overrides the declared ratio."""
     estimator = learned([trial(10.0, epochs=0.1), trial(50.0, stage=FINAL, epochs=1.0)])
 
     assert estimator.shortest_s(FINAL) == estimator.usual_s(FINAL) == 50.0

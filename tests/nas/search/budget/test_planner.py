@@ -1,4 +1,4 @@
-"""When stages have to end, by what is spent and what is known."""
+"""The planned ends of stages, by used and estimated hours."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Usage:
 
 
 def test_without_hours_everything_is_open() -> None:
-    """A budget of trials knows no time."""
+    """A budget of trials alone sets no end."""
     assert planner(hours=None, trials=3).is_unlimited
     assert not planner().is_unlimited
 
 
 def test_final_share_is_kept_while_nothing_is_known() -> None:
-    """Two fifths by default; for what runs and would be the first to end, the whole time."""
+    """The default reserve is two fifths; before any trial has finished, running ones have the whole time."""
     table = planner()
 
     assert [table.closed_by(SEARCH, at(s)) for s in (0, 2159, 2161)] == [None, None, "hours"]
     assert table.left_s(SEARCH, at(2160)) == 1440
 
 
-def test_finals_are_kept_what_they_take() -> None:
-    """On one slot one after the other, on two at once; the last with a margin."""
+def test_reserve_is_the_duration_of_the_finals() -> None:
+    """Finals run in sequence on one slot and in parallel on two; the last one has a margin."""
     for slots, kept_s in ((1, 600 + MARGIN * 600), (2, MARGIN * 600), (3, MARGIN * 600)):
         table = planner(slots=slots)
         table.learn(trial(60, stage=SEARCH, epochs=0.1))
@@ -51,8 +51,8 @@ def test_finals_are_kept_what_they_take() -> None:
         assert table.closed_by(SEARCH, at(3600 - kept_s - 59)) == "hours"
 
 
-def test_trials_begin_that_can_finish() -> None:
-    """Where trials are stopped, while the shortest would fit; where they may finish, while a usual one would."""
+def test_trials_start_only_if_they_can_finish() -> None:
+    """With stop, the shortest trial must fit; with finish, a usual one."""
     for at_deadline, need_s in (("stop", 10), ("finish", 90)):
         table = planner(at_deadline=at_deadline, n_finals=0)
         for seconds in range(10, 110, 10):
@@ -68,8 +68,8 @@ def test_trials_begin_that_can_finish() -> None:
         assert table.next_check_s(SEARCH, at(left_s)) == math.inf
 
 
-def test_a_final_that_can_not_finish_keeps_nothing() -> None:
-    """It is not begun, and its time is the search's."""
+def test_a_final_that_can_not_finish_reserves_nothing() -> None:
+    """It is not started, and the search gets its time."""
     table = planner()
     table.learn(trial(60, stage=SEARCH, epochs=0.01))
 
@@ -79,7 +79,7 @@ def test_a_final_that_can_not_finish_keeps_nothing() -> None:
 
 
 def test_a_final_of_unknown_length_needs_the_time_of_a_search_trial() -> None:
-    """No final is begun in the last moment."""
+    """A final needs at least a search trial's time, so none starts at the last moment."""
     table = planner()
     table.learn(trial(60, stage=SEARCH))
 
@@ -87,7 +87,7 @@ def test_a_final_of_unknown_length_needs_the_time_of_a_search_trial() -> None:
 
 
 def test_many_finals_leave_the_search_a_fifth() -> None:
-    """As many are trained as fit; a single one may take more."""
+    """Only as many finals as fit are trained; a single one may take more."""
     table = planner(n_finals=50)
     table.learn(trial(60, stage=SEARCH, epochs=0.1))
 
@@ -98,7 +98,7 @@ def test_many_finals_leave_the_search_a_fifth() -> None:
 
 
 def test_tests_and_export_have_a_reserve() -> None:
-    """A fiftieth, two minutes at most; once seen, what they took with a margin."""
+    """The reserve is a fiftieth, at most two minutes; later it is the measured time with a margin."""
     assert planner(has_selection=True).left_s(FINAL, at(0)) == 3600 - 72
     large = planner(has_selection=True, hours=10.0)
     assert large.left_s(FINAL, at(0)) == 36_000 - SELECTION_MAX_S
@@ -107,7 +107,7 @@ def test_tests_and_export_have_a_reserve() -> None:
 
 
 def test_gpu_hours_pass_as_fast_as_trials_run() -> None:
-    """Three trials at a time have to end three times as soon; what they will still take is not given away twice."""
+    """With three trials at a time the end comes three times as soon, and their remaining time counts once."""
     table = planner(hours=None, gpu_hours=1.0, n_finals=2)
     table.learn(trial(100, stage=SEARCH, epochs=0.5))
 
@@ -118,8 +118,8 @@ def test_gpu_hours_pass_as_fast_as_trials_run() -> None:
     assert table.closed_by(SEARCH, at(0, left_s - 299, 0, 0, 0)) == "gpu_hours"
 
 
-def test_what_is_left_in_the_end_is_the_search_s() -> None:
-    """When no trial and final of it fit any more, once."""
+def test_the_rest_goes_back_to_the_search() -> None:
+    """If no trial with a final fits any more, the search gets the rest, once."""
     table = planner(n_finals=1)
     table.learn(trial(60, stage=SEARCH))
     table.learn(trial(600, stage=FINAL, state=State.COMPLETE))

@@ -11,7 +11,7 @@ from pathlib import Path
 from nas.compat.nni import config
 from nas.compat.nni.sdk import SDK
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "nni.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "nni.md").read_text()
 NAMED = {name for code in re.findall(r"`([^`\n]+)`", GUIDE) for name in re.findall(r"\w+", code)}
 COMMANDS = {
     "create": (),

@@ -1,4 +1,4 @@
-"""What holds for all tests, and servers that many share."""
+"""Fixtures of all tests, and shared servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ settings.load_profile("shared")
 
 @pytest.fixture(autouse=True)
 def nothing_stays_in_memory() -> Iterator[None]:
-    """Forgets what a test has left under ``memory://``: each listing there walks all that the process ever put."""
+    """Deletes a test's files under ``memory://``, since each listing there walks all files of the process."""
     before = set(MemoryFileSystem.store)
     yield
     for path in MemoryFileSystem.store.keys() - before:
@@ -29,7 +29,7 @@ def nothing_stays_in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """An empty folder to start commands in."""
+    """Returns an empty folder to start commands in."""
     folder = tmp_path / "here"
     folder.mkdir()
     return folder
@@ -37,28 +37,28 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def api_url() -> Iterator[str]:
-    """A server for PREFECT_API_URL, which spares a command the start of its own."""
+    """Yields a URL for PREFECT_API_URL, so that commands start no server of their own."""
     with TemporaryServer() as server:
         yield server.wait_until_healthy()
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    """An S3 server with a bucket."""
+    """Yields an S3 server with a bucket."""
     with s3_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def sftp_port() -> Iterator[int]:
-    """The port of an sftp server."""
+    """Yields the port of an sftp server."""
     with sftp_server() as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def silence() -> Iterator[None]:
-    """No error is left behind for asyncio to complain of, wherever a connection was lost."""
+    """Checks that asyncio logs no error after lost connections."""
     complaints: list[str] = []
 
     class Listener(logging.Handler):
@@ -75,7 +75,7 @@ def silence() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Makes what tests print fit to travel between pytest's processes: halves of characters do not."""
+    """Escapes surrogates in captured output, which pytest's processes can't exchange."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report

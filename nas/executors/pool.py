@@ -38,7 +38,7 @@ class WorkerPool(ABC):
 
         Raises:
             WorkerLostError: the worker ended.
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class WorkerPool(ABC):
 
         Raises:
             WorkerLostError: the worker ended.
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
 
     @abstractmethod

@@ -78,7 +78,7 @@ def import_weights(records: Records, init: SearchInit) -> None:
 
     Raises:
         ConfigurationError: the file holds no safetensors, or the other search's trial has no weights.
-        StorageError: the store failed.
+        StorageError: the storage failed.
     """
     if init.weights is None:
         return

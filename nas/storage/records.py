@@ -62,7 +62,7 @@ class Records:
 
         Raises:
             AlreadyPublishedError: the name exists.
-            StorageError: the record can't be encoded, or the store failed.
+            StorageError: the record can't be encoded, or the storage failed.
         """
         try:
             data = encode_record(record)

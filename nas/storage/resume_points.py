@@ -58,7 +58,7 @@ class ResumePoints:
 
         Raises:
             ConfigurationError: a tensor can't be stored in a pack, or the state is too large or nested too deep.
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         names = self._names()
         number = 1 + max(names.values(), default=0)

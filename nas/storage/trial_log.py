@@ -67,7 +67,7 @@ class TrialLog:
             _current.log = None
 
     def put(self, files: BlobStore, path: str) -> None:
-        """Writes the log to the store, unless it is empty."""
+        """Writes the log to the storage, unless it is empty."""
         if self._parts:
             files.replace(path, "".join(self._parts).encode(errors="replace")[-MAX_LOG_BYTES:], durable=False)
 

@@ -67,7 +67,7 @@ class Attempt:
         Returns the trial if it has its result without that code.
 
         Raises:
-            StorageError: the store failed. The trial is not FAILED by it.
+            StorageError: the storage failed. The trial is not FAILED by it.
         """
         from nas.training.seeds import seed_everything
 
@@ -101,7 +101,7 @@ class Attempt:
             error: The exception that it raised instead.
 
         Raises:
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         if isinstance(error, StorageError) and self.run.lost is None:  # for example from a last save
             raise error

@@ -63,7 +63,7 @@ class Job:
                 by itself must read ``n_finished`` first, since a restarted job may have finished some.
 
         Raises:
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         while (run := self._next(most)) is not None:
             yield run
@@ -84,7 +84,7 @@ class Job:
         Returns the traceback of an error that belongs to no trial.
 
         Raises:
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         if self._open is None and self._given is not None:  # train_many did not take it
             self._begin(self._given)

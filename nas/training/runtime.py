@@ -58,7 +58,7 @@ class TrialRuntime:
         A trial that has a result is not run again: that result is returned.
 
         Raises:
-            StorageError: the store failed. The trial is not FAILED by it.
+            StorageError: the storage failed. The trial is not FAILED by it.
         """
         attempt = Attempt(self, assignment, channel)
         try:
@@ -76,7 +76,7 @@ class TrialRuntime:
         """Runs a job until it ends. Returns the traceback if its code raised between two trials.
 
         Raises:
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         job = Job(self, job_start, channel)
         try:

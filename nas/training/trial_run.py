@@ -249,7 +249,7 @@ class TrialRun(PolicyScaling):
 
         Raises:
             ConfigurationError: called in ``train``, which returns its scores instead.
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         if self._finish is None:
             raise ConfigurationError(
@@ -323,7 +323,7 @@ class TrialRun(PolicyScaling):
 
         Raises:
             ConfigurationError: a part can't be saved without pickling; the message names its key and type.
-            StorageError: the store failed.
+            StorageError: the storage failed.
         """
         self._check_open("save_resume_point")
         return self.resume_point_saver.save(step, parts, every_s, force)

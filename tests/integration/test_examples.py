@@ -103,11 +103,11 @@ def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
     """The README's commands make data, search, run a multirun over both templates, list the searches and predict."""
-    data, search, sweep, report, tried = told_by_commands(RAFIKI, tmp_path / "here")
+    data, search, multirun, report, tried = told_by_commands(RAFIKI, tmp_path / "here")
 
     assert data == ""
     assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
-    assert re.findall(r"-(\w+): (\d+) trials", sweep) == [("Linear", "4"), ("Net", "18")]  # the latter is finished
+    assert re.findall(r"-(\w+): (\d+) trials", multirun) == [("Linear", "4"), ("Net", "18")]  # the latter is finished
     assert report.count("rafiki-auto-") == 2
     assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
 
@@ -135,7 +135,7 @@ def test_networks_grow(tmp_path: Path) -> None:
         assert found is not None, printed
         assert int(found[1]) == n_trials
     assert "inherited: 8 trials" in grown
-    assert "inherited: 4 trials" in again  # the founders, which have no parent
+    assert "inherited: 4 trials" in again  # the initial points, which have no parent
     children = sorted((tmp_path / "here" / "heirloom" / "crossed" / "trials").glob("*.proposal.json"))
     assert any(len(json.loads(path.read_text())["proposal"]["parents"]) == 2 for path in children)
 

@@ -94,7 +94,7 @@ def test_the_readmes_command(here: Path, api_url: str) -> None:
 def test_kills_between_phases_leave_no_trace(here: Path, api_url: str) -> None:
     """Killed between and within phases (group and driver), it ends with an uninterrupted run's table.
 
-    A job that begins anew has an empty cache: it reads from the store what the undisturbed one had in memory.
+    A restarted job has an empty cache, so it reads from the storage what was in memory before.
     """
     torn, calm, hold = here / "heirloom" / "torn", here / "heirloom" / "calm", here / "hold"
     where = {"PREFECT_API_URL": api_url, "PYTHONPATH": PYTHONPATH}

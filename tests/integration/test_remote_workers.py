@@ -70,15 +70,15 @@ def test_the_table_is_that_of_warm_workers(here: Path, api_url: str) -> None:
     assert tables[0] == tables[1]
 
 
-@pytest.mark.parametrize("whom", ["training", "command"])
-def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, whom: str) -> None:
+@pytest.mark.parametrize("target", ["training", "command"])
+def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, target: str) -> None:
     """kill -9 of the training process or the whole worker leads to attempt 2 of the same trial and job."""
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, *OWN, "slots=1", "budget.trials=4", "problem.seconds=1", "channel.lost_after_s=3")
     with RemoteSearch(here, *plan, PREFECT_API_URL=api_url) as remote:
         worker = remote.join()
         until(lambda: "000001.start-1.json" in starts(search), what="the second trial")
-        if whom == "training":
+        if target == "training":
             os.kill(worker_of(search, "000001.start-1.json"), signal.SIGKILL)
         else:
             worker.kill(to_group=False)
@@ -91,7 +91,7 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str, whom: str) -
     assert done.status == 0, done.err
     assert [t.attempt for t in found] == [1, 2, 1, 1, 1]
     assert [t.job for t in found] == [0, 0, 0, 0, 4]
-    why = "its worker was killed by SIGKILL (on " if whom == "training" else "was lost: not heard of for 3 s"
+    why = "its worker was killed by SIGKILL (on " if target == "training" else "was lost: not heard of for 3 s"
     assert "trial 1 was lost: " in done.err
     assert why in done.err
 

@@ -83,7 +83,7 @@ class PhaseTuner(Tuner):
 
 
 class ChainTuner(Tuner):
-    """Chains of three, each named before its parent has started; the last also asks for the founder's weights."""
+    """Chains of three, each named before its parent has started; the last also asks for the first trial's weights."""
 
     def __init__(
         self, space: ParameterSpace, metrics: tuple[Metric, ...], *, seed: int = 0, outcomes: str = ""

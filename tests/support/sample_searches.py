@@ -1,4 +1,4 @@
-"""Lineages that look like searches, and their records, written through the store as a search writes them."""
+"""Lineages that look like searches, and their records, written to a storage as a search writes them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def write_search(
     identity: dict[str, Any] | None = None,
     metrics: Sequence[Metric] = (Metric("accuracy"),),
 ) -> Records:
-    """Writes the records of a search whose only session has ended; ``active`` is its last beat."""
+    """Writes the records of a search whose only session has ended; ``active`` is its last heartbeat."""
     records = Records(open_root(f"{root}/{name}"))
     described = [{"name": m.name, "direction": m.direction, "reference": m.reference} for m in metrics]
     header = {"format": FORMAT, "identity": {**IDENTITY, **(identity or {})}, "metrics": described}

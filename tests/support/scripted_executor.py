@@ -48,7 +48,7 @@ class End:
     lost: tuple[int, ...] = ()
     """Donors whose weights it finds missing."""
     reports: tuple[float, ...] = ()
-    """Accuracies that it reports first, one a step; it ends STOPPED where the loop says so."""
+    """Accuracies that it reports first, one a step; it ends STOPPED if the controller says so."""
 
 
 COMPLETE = End()
@@ -67,7 +67,7 @@ class Pending:
         self.is_stopped = False
 
     def answer(self, stop: bool) -> None:
-        """Takes the loop's verdict on a report."""
+        """Receives the decision on a report."""
         self.is_stopped = self.is_stopped or stop
 
 
@@ -76,7 +76,7 @@ class ScriptedExecutor:
 
     Args:
         records: Of the search.
-        slots: How many attempts run at a time; a second one on a slot is a bug of the loop's.
+        slots: How many attempts run at a time; a second one on a slot is a bug of the controller.
         ends: How the attempts of a trial end, by trial number; COMPLETE where nothing is said.
         pick: The place, among the running attempts by trial number, of the one from which the next event comes.
         stop_after: Asks the session to stop after this many results.
@@ -154,7 +154,7 @@ class ScriptedExecutor:
             return self._posted.popleft()
         if self._stop_after is not None and len(self.order) >= self._stop_after:
             return StopRequested("the test says so")
-        assert self._running or until_s is not None, "the loop waits for ever: nothing runs"
+        assert self._running or until_s is not None, "the controller waits, but nothing runs"
         if until_s is not None and (self._is_hanging or not self._running):
             self._clock = max(self._clock, until_s)
             return None

@@ -350,7 +350,7 @@ def eventually(claim: Any, within_s: float = 10.0) -> bool:
 
 
 def assert_walked(root: BlobStore, other: BlobStore) -> None:
-    """A root is walked, swept and listed beside others, from another process whose listings are of now."""
+    """Checks walking, deleting and listing of a root from another process with fresh listings."""
     before = time.time()
     assert other.walk() == []
     for name in ("trials/1.json", "files/000001-aa/deep/notes", "search.json"):

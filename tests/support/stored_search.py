@@ -23,11 +23,11 @@ TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head
 
 
 def write_stored_search(root: Path, scratch: Path) -> BlobStore:
-    """Writes a search under a root and gives its folder.
+    """Writes a search under a root. Returns its folder.
 
-    Trial 0 is a founder; 1 takes from 0 and changes ``head``, so that its checkpoint names 0's pack, too; 2 takes from
-    1 and changes nothing, so that it has no pack of its own; 3 has only saved files; 4 failed; 5 waits for 1 and 3. The
-    winner is 2. The only session has ended.
+    Trial 0 has no parent. 1 inherits from 0 and changes ``head``, so its checkpoint also names 0's pack. 2 inherits
+    from 1 without changes, so it has no pack. 3 has only saved files, 4 failed, and 5 waits for 1 and 3. The winner
+    is 2. The only session has ended.
 
     Args:
         root: The folder of the search.
@@ -41,11 +41,11 @@ def write_stored_search(root: Path, scratch: Path) -> BlobStore:
     records.publish("sessions/0001.json", session)
     (scratch / "model").mkdir()
     (scratch / "model" / "weights.bin").write_bytes(b"of another framework" * 100)
-    founder = publish(files, 0, TENSORS)
-    child = publish(files, 1, {**TENSORS, "head": torch.ones(8)}, founder)
+    first = publish(files, 0, TENSORS)
+    child = publish(files, 1, {**TENSORS, "head": torch.ones(8)}, first)
     same = publish(files, 2, {**TENSORS, "head": torch.ones(8)}, child)
     saved = publish_checkpoint(files, "000003-aa", None, publish_folder(files, "000003-aa", scratch))
-    finish(records, proposed(records, 0), founder)
+    finish(records, proposed(records, 0), first)
     finish(records, proposed(records, 1, parents=(0,), learned=(0,)), child)
     finish(records, proposed(records, 2, parents=(1,), learned=(1,)), same)
     finish(records, proposed(records, 3), saved)

@@ -65,12 +65,12 @@ def given(trials: Sequence[Trial], wanted: Trial, *, stands_in: bool) -> list[Do
     return result
 
 
-KINDS = ("whole", "whole", "whole", "bare", "failed", "stopped", "swept", "waiting", "running")
+KINDS = ("whole", "whole", "whole", "bare", "failed", "stopped", "deleted", "waiting", "running")
 
 
 @st.composite
 def lineages(draw: st.DrawFn, max_size: int = 18) -> list[Trial]:
-    """Trials in every state, with any parents and donors; a pack may be shared with any donor, swept or not."""
+    """Draws trials in every state, with any parents and donors, and packs shared with any donor."""
     trials: list[Trial] = []
     packs: dict[int, tuple[Reference, ...]] = {}
     for number in range(draw(st.integers(1, max_size))):
@@ -92,14 +92,14 @@ def lineages(draw: st.DrawFn, max_size: int = 18) -> list[Trial]:
             reason=Reason.PARENT if kind == "failed" else None,
             policies=draw(st.sampled_from([SHARE, SHARE, frozenset()])),
             stage=draw(st.sampled_from(["search", "search", "final"])),
-            weights_deleted=kind == "swept",
+            weights_deleted=kind == "deleted",
             inheritance=inheritance,
         )
         shared = [pack for donor in named for pack in packs.get(donor, ()) if draw(st.booleans())]
-        if kind in ("whole", "stopped", "swept"):
+        if kind in ("whole", "stopped", "deleted"):
             checkpoint = paper_checkpoint(number, dict.fromkeys(shared), draw(st.integers(0, 20_000)))
             packs[number] = checkpoint.packs
-            if kind != "swept":
+            if kind != "deleted":
                 made = replace(made, checkpoint=checkpoint)
         trials.append(made)
     return trials

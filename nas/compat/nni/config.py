@@ -27,7 +27,7 @@ _SILENT = frozenset(("authorName", "description"))
 """Fields without effect that are not reported."""
 _NO_EFFECT = {
     **dict.fromkeys(("logLevel", "debug"), "the logs of trials and of the tuner contain everything"),
-    "logCollection": "the store keeps the log of every attempt",
+    "logCollection": "the storage keeps the log of each attempt",
     "versionCheck": "there is only one version",
     "nniManagerIp": "trials connect to a process on their own machine",
     **dict.fromkeys(("machineList", "remoteConfig"), _RUNNERS),

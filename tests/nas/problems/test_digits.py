@@ -199,11 +199,11 @@ def test_rules_warm_up_children(train: Train) -> None:
     slow = DigitsProblem(rules={"warm_up_steps": 10**9})
     donor = train(DigitsProblem(), POINT, SEARCH)
     child = train(slow, POINT, SEARCH, donors=[donor]).weights
-    founder = train(slow, POINT, SEARCH)
+    first = train(slow, POINT, SEARCH)
     name = "blocks.0.conv.weight"
 
     assert torch.allclose(child[name], donor.weights[name], atol=1e-5)
-    assert founder.accuracies == donor.accuracies
+    assert first.accuracies == donor.accuracies
 
 
 def test_rules_pass_on_the_optimizer(train: Train) -> None:

@@ -292,4 +292,4 @@ def test_another_machine_finds_the_newest_at_once(version: str) -> None:
     assert found["early"] == [None] * 10
     assert found["late"] == list(range(10))
     assert found["newest"] == list(range(10, 40))
-    assert found["swept"] == []
+    assert found["left"] == []

@@ -1,6 +1,6 @@
 """Whether an index of donors sees what another machine commits: run by test_donors.py in the guest of with-nfs.
 
-Writes through the mount $NFS_A and asks through the mount $NFS_B, after each commit and each sweep. Changes come more
+Writes through mount $NFS_A and asks through mount $NFS_B, after each commit and each deletion. Changes come more
 than a tick of the server's clock apart: within one, NFSv3 sees no change of a folder. Prints one line of JSON.
 """
 
@@ -26,7 +26,7 @@ def main() -> None:
     """Counts what the asking machine sees."""
     records = begin(open_root(f"{os.environ['NFS_A']}/root"), "search")
     index = DonorIndex(open_root(f"{os.environ['NFS_B']}/root"), "search")
-    wanted, seen = Signature.of(chain(4, 8)), {"commits_seen": 0, "sweeps_seen": 0}
+    wanted, seen = Signature.of(chain(4, 8)), {"commits_seen": 0, "deletions_seen": 0}
     for number in range(N):
         trial = offer(number, chain(4, 8), score=number / N)
         for change in (lambda t=trial: records.propose(t), lambda t=trial: records.commit(t)):
@@ -38,7 +38,7 @@ def main() -> None:
         records.publish_collection({"trials": [number]})
         time.sleep(0.03)
         found = index.best_donor(wanted)
-        seen["sweeps_seen"] += (-1 if found is None else found.donor) == number - 1
+        seen["deletions_seen"] += (-1 if found is None else found.donor) == number - 1
     print(json.dumps(seen))
 
 

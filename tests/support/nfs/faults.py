@@ -55,7 +55,7 @@ def mount_small(kind: str) -> tuple[str, str]:
 
 
 def refusal(call: Any) -> str:
-    """What the store says."""
+    """Returns the error of a call to the storage."""
     try:
         call()
     except (StorageError, ConfigurationError) as error:

@@ -48,7 +48,7 @@ def main() -> None:
     time.sleep(TICK_S)
     ResumePoints(b, 0).delete()
     time.sleep(TICK_S)
-    print(json.dumps({"early": early, "late": late, "newest": last, "swept": a.names("resume/000000")}))
+    print(json.dumps({"early": early, "late": late, "newest": last, "left": a.names("resume/000000")}))
 
 
 if __name__ == "__main__":

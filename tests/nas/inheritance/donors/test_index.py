@@ -39,7 +39,7 @@ fates = st.sampled_from([State.COMPLETE, State.COMPLETE, State.STOPPED, State.FA
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("finish"), networks, st.sampled_from([None, 0.1, 0.9]), fates),
-        st.tuples(st.just("sweep"), st.integers(0, 9)),
+        st.tuples(st.just("delete"), st.integers(0, 9)),
         st.tuples(st.just("ask"), networks),
     ),
     max_size=25,
@@ -79,7 +79,7 @@ def test_index_answers_as_a_new_one_and_as_comparing_all(done: list[Any]) -> Non
                 offered[number] = weights
                 trials[number] = offer(number, weights, score=score, state=state, finished=float(len(trials) // 2))
                 records.commit(trials[number])
-            case ("sweep", place) if trials:
+            case ("delete", place) if trials:
                 number = sorted(trials)[place % len(trials)]
                 records.publish_collection({"trials": [number]})
                 trials.pop(number)
@@ -285,7 +285,7 @@ def test_other_machines_commits_are_seen_at_once(version: str) -> None:
     """Over NFS, one machine's commits and deletions are in another's next answer, 40 of 40 times."""
     found = run_in_guest("donor_index.py", version=version, timeout_s=240)
 
-    assert found == {"commits_seen": 40, "sweeps_seen": 40}
+    assert found == {"commits_seen": 40, "deletions_seen": 40}
 
 
 WORKER = """

@@ -52,12 +52,12 @@ def whole(records: Records, number: int, packs: Iterable[Reference] = (), size: 
 
 def family(records: Records) -> list[Trial]:
     """Returns a trial whose first child shares its pack, two more children, and an orphan of a lost attempt."""
-    founder = whole(records, 0, score=0.1)
-    assert founder.checkpoint is not None
+    first = whole(records, 0, score=0.1)
+    assert first.checkpoint is not None
     trials = publish(
         records,
-        founder,
-        whole(records, 1, founder.checkpoint.packs, parents=[0], score=0.9),
+        first,
+        whole(records, 1, first.checkpoint.packs, parents=[0], score=0.9),
         whole(records, 2, parents=[0], score=0.2),
         whole(records, 3, parents=[0], score=0.3),
     )
@@ -309,9 +309,7 @@ def test_a_kill_at_any_delete_loses_nothing(tmp_path: Path) -> None:
         assert not any(".tmp-" in path for path in paths(records))
         n_kills += was_killed
 
-    assert (
-        n_kills == 1 + 2 + 2 * 3 + 1
-    )  # the record's temporary name, the founder (its pack stays), two more, the orphan
+    assert n_kills == 1 + 2 + 2 * 3 + 1  # the record's temporary name, the first (its pack stays), two more, the orphan
 
 
 class TestBudget:

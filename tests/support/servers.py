@@ -170,13 +170,19 @@ def openssh_server(folder: Path) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 class HttpProxy:
-    """Passes requests on to a server, and fails those that it is told to; ``seen`` lists their methods and paths.
+    """Forwards requests to a server, and fails chosen ones. ``seen`` lists their methods and paths.
 
-    Faults: a status (answered instead of the server), ``reset`` (the connection is reset before the server sees
-    anything), ``lost`` (the server does it, its reply is thrown away), ``short`` (half of the reply's body),
-    ``half`` (half of the request is read, nothing is passed on), ``unconditional`` (the condition is ignored),
-    ``silent`` (the server does it, no reply comes until the client hangs up), ``together`` (is passed on when four such
-    requests are there), ``late`` (is reset after a second).
+    Faults:
+
+    - A status is returned instead of the server's reply.
+    - ``reset``: The connection is reset before the server gets the request.
+    - ``lost``: The server handles the request, and its reply is dropped.
+    - ``short``: Half of the reply's body is sent.
+    - ``half``: Half of the request is read, and nothing is forwarded.
+    - ``unconditional``: The condition of the request is removed.
+    - ``silent``: The server handles the request, and no reply is sent until the client closes the connection.
+    - ``together``: The request is forwarded once there are four such requests.
+    - ``late``: The connection is reset after a second.
     """
 
     def __init__(self, endpoint: str) -> None:

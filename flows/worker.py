@@ -102,6 +102,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
     from nas.core.errors import ConfigurationError
     from nas.core.names import check_name
     from nas.executors.remote.protocol import spec_from_wire
+    from nas.storage.records import Records
     from nas.training.messages import RuntimeSpec
 
     values = invocation.values
@@ -111,7 +112,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
     wishes = {"device": None if values["device"] == "auto" else values["device"], "threads": n_threads}
     welcome = client.join({"version": nas.__version__, "host": socket.gethostname(), "pid": os.getpid()})
     name = check_name(str(welcome["search"]))
-    if files.subfolder(name).read_if_present("search.json") is None:
+    if Records(files.subfolder(name)).header() is None:
         raise ConfigurationError(f"storage.root ({files.url}) holds no search {name}: name the driver's own root")
     for key, wanted in (("device", welcome["device"]), ("threads", welcome["n_threads"])):
         if wanted is not None and wishes[key] not in (None, wanted):

@@ -18,7 +18,7 @@ from nas.executors.events import StopRequested
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = b"\x1b[?25h\r\n"
 REPEAT_S = 0.2
-"""A signal within this time is the same one: ``timeout`` signals the process and then its group."""
+"""Signals within this time count as one: ``timeout`` signals process and group."""
 
 
 class SignalHandler:

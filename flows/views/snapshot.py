@@ -129,7 +129,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
     beat = last_heartbeat or {}
     process = HostProcess.of_session(record)
     seen = float(beat.get("time", record["started"]))
-    is_here = process.born != "" and process.is_beside(HostProcess.current())
+    is_here = process.process_started != "" and process.is_beside(HostProcess.current())
     is_alive = not beat.get("ended") and not process.is_gone() and (is_here or abs(now - seen) < LEASE_TIMEOUT_S)
     return LastSession(
         number=number,

@@ -19,9 +19,9 @@ class HostProcess:
     pid: int
     boot: str
     """Id of the host's boot; empty if the system has none."""
-    born: str
+    process_started: str
     """Start time of the process, in the kernel's ticks; empty if the system has none."""
-    place: str
+    machine: str
     """Ids of the machine and of its pid namespace: a container sees only its own processes."""
 
     @classmethod
@@ -29,17 +29,17 @@ class HostProcess:
         """Returns this process."""
         pid, boot = os.getpid(), _read("/proc/sys/kernel/random/boot_id")
         namespace = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
-        place = f"{_read('/etc/machine-id')} {namespace}".strip()
-        return cls(socket.gethostname(), pid, boot, _start_time(pid), place)
+        machine = f"{_read('/etc/machine-id')} {namespace}".strip()
+        return cls(socket.gethostname(), pid, boot, _start_time(pid), machine)
 
     @classmethod
     def of_session(cls, record: Mapping[str, Any]) -> HostProcess:
         """Returns the process of a session's record."""
-        return cls(record["host"], record["pid"], record["boot"], record["born"], record.get("place", ""))
+        return cls(record["host"], record["pid"], record["boot"], record["process_started"], record["machine"])
 
     def is_beside(self, other: HostProcess) -> bool:
         """Returns whether the two processes see each other."""
-        return (self.host, self.place) == (other.host, other.place)
+        return (self.host, self.machine) == (other.host, other.machine)
 
     def is_gone(self) -> bool:
         """Returns whether the process ran on this host and has ended; False if unknown."""
@@ -54,7 +54,7 @@ class HostProcess:
             return True
         except PermissionError:
             return False
-        return self.born != _start_time(self.pid)
+        return self.process_started != _start_time(self.pid)
 
 
 def _read(path: str) -> str:

@@ -77,8 +77,8 @@ class SearchLease:
             "host": process.host,
             "pid": process.pid,
             "boot": process.boot,
-            "born": process.born,
-            "place": process.place,
+            "process_started": process.process_started,
+            "machine": process.machine,
             "started": time.time(),
             "flow_run": flow_run,
             "settings": dict(settings or {}),
@@ -157,7 +157,7 @@ class SearchLease:
         with self._heartbeat_lock:
             self._n_heartbeats += 1
             heartbeat = {
-                "beat": self._n_heartbeats,
+                "count": self._n_heartbeats,
                 "time": time.time(),
                 "hours": self._session_hours(),
                 "ended": ended,
@@ -186,7 +186,7 @@ def check_free(
     last, first_heartbeat = earlier[number], read_heartbeat(records, number)
     if _has_ended(last, first_heartbeat):
         return
-    is_alive = HostProcess.of_session(last).is_beside(HostProcess.current()) and last["born"] != ""
+    is_alive = HostProcess.of_session(last).is_beside(HostProcess.current()) and last["process_started"] != ""
     if not is_alive and timeout_s:
         notify(f"watching for {timeout_s:g} s whether pid {last['pid']} on {last['host']} still drives the search")
         for heartbeat in _watch_heartbeat(records, number, timeout_s):

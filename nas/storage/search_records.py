@@ -31,7 +31,11 @@ _IDENTITY: _Kinds = {
     "deterministic": (bool,),
 }
 _SPEC: _Kinds = {"target": (str,), "arguments": (dict,)}
-_SESSION: _Kinds = {"host": (str,), "pid": (int,), "boot": (str,), "born": (str,), "settings": (dict,)}
+_SESSION: _Kinds = {
+    **dict.fromkeys(("host", "boot", "process_started", "machine"), (str,)),
+    "pid": (int,),
+    "settings": (dict,),
+}
 _BEST: _Kinds = {
     "point": (dict,),
     "test": (dict, NoneType),
@@ -82,8 +86,6 @@ def _check_metric(metric: object) -> None:
 def check_session(record: Mapping[str, Any]) -> None:
     """Checks ``sessions/0003.json``."""
     checked_int(checked_fields(record, _SESSION, others=True)["pid"], "pid", 1, _MAX_PID)
-    if not isinstance(record.get("place", ""), str):
-        raise CorruptError(f"place must not be {short_repr(record['place'])}")
     if record.get("started") is None:
         raise CorruptError("started must be a time")
     checked_time(record["started"], "started")
@@ -94,7 +96,7 @@ def check_session(record: Mapping[str, Any]) -> None:
 
 def check_heartbeat(record: Mapping[str, Any]) -> None:
     """Checks ``sessions/0003.beat``."""
-    checked_int(record.get("beat"), "beat")
+    checked_int(record.get("count"), "count")
     checked_number(record.get("hours"), "hours", 0, MAX_HOURS)
     if record.get("time") is None or type(record.get("ended")) is not bool:
         raise CorruptError("time must be a number, and ended true or false")
@@ -111,10 +113,8 @@ def check_test(record: Mapping[str, Any], trial: int) -> None:
 
 
 def check_collection(record: Mapping[str, Any]) -> frozenset[int]:
-    """Checks ``gc/0003.json``. Returns the trials whose weights were deleted; the record may hold reasons."""
-    trials = checked_fields(record, {"trials": (dict, list)}, others=True)["trials"]
-    if isinstance(trials, list):
-        return frozenset(checked_int(number, "trials") for number in trials)
+    """Checks ``gc/0003.json``. Returns the trials whose weights were deleted."""
+    trials = checked_fields(record, {"trials": (dict,)}, others=True)["trials"]
     for number in trials:
         if not _NUMBER.fullmatch(number):
             raise CorruptError(f"trials must not hold {short_repr(number)}")

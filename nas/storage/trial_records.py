@@ -56,11 +56,11 @@ _RESULT: Mapping[str, tuple[type, ...]] = {
 _RESUME_STATE: Mapping[str, tuple[type, ...]] = {
     "step": (int,),
     **dict.fromkeys(("curve", "parts"), (list,)),
-    "accounts": (dict,),
+    "totals": (dict,),
     "inheritance": (dict, NoneType),
     **dict.fromkeys(("saved", "files", "random"), (dict,)),
 }
-_ACCOUNTS: Mapping[str, tuple[type, ...]] = {
+_TOTALS: Mapping[str, tuple[type, ...]] = {
     **{key: _RESULT[key] for key in ("resolved_donor", "donor", "inheritance", "cost")},
     "inherited": (int, float, NoneType),
 }
@@ -177,14 +177,14 @@ def check_resume_state(state: Mapping[str, Any]) -> None:
     for part in fields["parts"]:
         if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
             raise CorruptError(f"parts must not hold {short_repr(part)}")
-    accounts = checked_fields(fields["accounts"], _ACCOUNTS)
-    if not checked_numbers(accounts["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
-        raise CorruptError(f"cost must not be {short_repr(accounts['cost'])}")
+    totals = checked_fields(fields["totals"], _TOTALS)
+    if not checked_numbers(totals["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
+        raise CorruptError(f"cost must not be {short_repr(totals['cost'])}")
     for key in ("resolved_donor", "donor"):
-        checked_donor(accounts[key], key)
-    if accounts["inherited"] is not None:
-        checked_number(accounts["inherited"], "inherited", 0, 1)
-    _inheritance(accounts["inheritance"])
+        checked_donor(totals[key], key)
+    if totals["inherited"] is not None:
+        checked_number(totals["inherited"], "inherited", 0, 1)
+    _inheritance(totals["inheritance"])
 
 
 def proposal_from_json(plain: object) -> Proposal:

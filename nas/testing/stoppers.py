@@ -59,7 +59,7 @@ class _Simulation(NamedTuple):
 
 
 def _simulate(stopper: Spec, metrics: tuple[Metric, ...]) -> _Simulation:
-    """Simulates a search: some trials at a time report in turn, until they end or are stopped."""
+    """Simulates a search whose trials report in turn until they end or are stopped."""
     built: Stopper = stopper.build(metrics)
     log, asks, decisions = LineageLog(), list[_Ask](), list[str]()
     waiting = [_trial(number) for number in range(N_TRIALS)]

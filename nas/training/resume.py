@@ -1,8 +1,13 @@
-"""Long trials: what a trial has reached is saved every few minutes, and its next attempt goes on from there.
+"""Resume points of long trials, so that the next attempt continues.
 
-Everything that decides the rest of the training is saved: what the problem's code names (network, optimizer, schedule,
-generators), the global random states, the curve, what ``run.save`` and ``run.save_dir`` hold, and the accounts of what
-was inherited and spent. So the result is the undisturbed one's, to the bit where the training itself is deterministic.
+A resume point holds everything that decides the rest of the training:
+
+* the parts that the problem's code names: network, optimizer, schedule, generators;
+* the global random states and the curve;
+* the content of ``run.save`` and ``run.save_dir``;
+* the totals so far: donor, inherited share, inheritance report and cost.
+
+If the training is deterministic, the result is the same to the bit as without the interruption.
 """
 
 from __future__ import annotations
@@ -34,20 +39,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_GOES_ON = "trial %d goes on after step %d, which an earlier attempt reached"
+_RESUMES = "trial %d resumes after step %d of an earlier attempt"
 _NEVER_ASKED = (
-    "trial %d began anew, and saves what it reaches; what an earlier attempt has saved is not used: "
-    "train must call run.resumed_from() and load what that gives"
+    "trial %d starts from the beginning, and the resume point of an earlier attempt is not used: "
+    "train must call run.resumed_from() and load it"
 )
 
 
 @final
 class Resumption:
-    """What an earlier attempt of the trial has reached.
+    """A resume point that an earlier attempt saved.
 
     Attributes:
-        step: The step of the ``run.save_resume_point`` that saved it: training goes on with the next.
-        inheritance: What ``run.inherit`` had reported last; None: it had not been called.
+        step: The step given to ``run.save_resume_point``; training continues with the next one.
+        inheritance: The last report of ``run.inherit``, or None if it was not called.
     """
 
     def __init__(self, saver: ResumePointSaver, state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -57,17 +62,16 @@ class Resumption:
         self._saved: tuple[Json, Mapping[str, torch.Tensor]] | None = (state, tensors)
 
     def load(self, *parts: object) -> None:
-        """Puts the parts, those of ``run.save_resume_point`` in the same order, into the states that they had.
+        """Restores the parts that ``run.save_resume_point`` saved, given in the same order.
 
-        The random states are restored too, and so are the curve, what ``run.save`` and ``run.save_dir`` held, and what
-        the trial's record tells of ``run.inherit``. Call it last before the training loop: what is drawn after it
-        counts.
+        Also restores the random states, the curve, the content of ``run.save`` and ``run.save_dir``, and the totals.
+        Call it last before the training loop, because random numbers drawn before it are drawn again.
 
         Raises:
-            ConfigurationError: other parts than were saved, or a second call.
+            ConfigurationError: the parts differ from the saved ones, or it is the second call.
         """
         if self._saved is None:
-            raise ConfigurationError("what an earlier attempt saved is loaded already: load all parts in one call")
+            raise ConfigurationError("the resume point is loaded already: load all parts in one call")
         state, tensors = self._saved
         kinds, saved = [type(part).__name__ for part in parts], [kind for kind, _ in state["parts"]]
         if kinds != saved:
@@ -95,25 +99,25 @@ class ResumableRun(Protocol):
         """The local folder that is published with the trial."""
 
     def save(self, model: Mapping[str, torch.Tensor]) -> None:
-        """Publish weights."""
+        """Saves weights for publishing."""
 
     def unpublished(self) -> tuple[dict[str, torch.Tensor], Path | None]:
         """Returns the tensors and the folder that would be published now."""
 
     def summary(self) -> dict[str, Any]:
-        """What ``inherit`` did, for the trial's record."""
+        """Returns the summary of ``inherit`` for the trial's record."""
 
 
 @final
 class ResumePointSaver:
-    """Saves what a trial has reached, at most every so often, and finds what an earlier attempt of it has saved.
+    """Saver and finder of a trial's resume points.
 
     Args:
-        run: The trial's.
-        trial: As it was assigned.
+        run: The trial's run.
+        trial: The trial as assigned.
         files: The search's root.
-        channel: Told of the reports of earlier attempts.
-        every_s: Seconds between saves where the problem's code says nothing.
+        channel: Receives the reports of earlier attempts.
+        every_s: Default seconds between resume points.
     """
 
     def __init__(
@@ -129,10 +133,10 @@ class ResumePointSaver:
         self._found: Resumption | None = None
         self._must_look = trial.attempt > 1
         self._earlier: Mapping[str, Any] | None = None
-        """The accounts of the attempts before, where this one goes on from them."""
+        """The totals of earlier attempts, if this attempt continues them."""
 
     def find(self) -> Resumption | None:
-        """What an earlier attempt has left, read and verified when first asked for."""
+        """Returns the newest resume point of an earlier attempt, read and verified at the first call."""
         if self._must_look:
             self._must_look = False
             newest = self._store.newest(_check)
@@ -140,7 +144,7 @@ class ResumePointSaver:
         return self._found
 
     def save(self, step: int, parts: Sequence[object], every_s: float | None, force: bool) -> bool:
-        """Saves, if it is time to; see ``TrialRun.save_resume_point``."""
+        """Saves a resume point if one is due; see ``TrialRun.save_resume_point``."""
         every_s = self._every_s if every_s is None else every_s
         if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not every_s >= 0:
             raise ConfigurationError(
@@ -160,7 +164,7 @@ class ResumePointSaver:
         state = {
             "step": step,
             "curve": [[step, metrics] for step, metrics in self._run.curve],
-            "accounts": self._accounts(),
+            "totals": self._totals(),
             "inheritance": None if report is None else report.to_json(),
             "parts": [_encode_part(place, part, tensors) for place, part in enumerate(parts, 1)],
             "saved": encode_state(saved, "saved", tensors),
@@ -169,11 +173,11 @@ class ResumePointSaver:
         }
         self._store.publish(state, tensors)
         self._n_saves += 1
-        self._saved_s = time.monotonic()  # after the save, so that a slow store never takes all the time
+        self._saved_s = time.monotonic()  # after the save, so that slow storage never takes all the time
         return True
 
     def restore(self, parts: Sequence[object], state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Puts the parts and the run where they were; called by ``Resumption.load``."""
+        """Restores the parts and the run; called by ``Resumption.load``."""
         from nas.storage.state_codec import decode_state
         from nas.training.seeds import set_random_state
 
@@ -186,15 +190,15 @@ class ResumePointSaver:
             path = self._run.save_dir / checked_path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data.tobytes())
-        self._earlier = state["accounts"]
+        self._earlier = state["totals"]
         self._run.curve[:] = [(step, metrics) for step, metrics in state["curve"]]
         if self._channel is not None:
             self._channel.resumed(self._run.curve)
-        logger.warning(_GOES_ON, self._trial.number, state["step"])
+        logger.warning(_RESUMES, self._trial.number, state["step"])
         set_random_state(decode_state(state["random"], tensors))
 
     def completed(self, trial: Trial) -> Trial:
-        """Returns the trial, with what earlier attempts have inherited and spent where this one went on from them."""
+        """Returns the trial with the totals of the attempts that it continues."""
         if self._earlier is None:
             return trial
         spent = self._earlier["cost"]
@@ -208,8 +212,8 @@ class ResumePointSaver:
         if self._n_saves or trial.attempt > 1:
             self._store.delete()
 
-    def _accounts(self) -> dict[str, Any]:
-        """What was inherited and spent up to now."""
+    def _totals(self) -> dict[str, Any]:
+        """Returns donor, inheritance and cost up to now."""
         seconds = time.monotonic() - self._began_s
         summary = self._run.summary()
         now = replace(
@@ -224,7 +228,7 @@ class ResumePointSaver:
 
 
 def _check(state: Json) -> None:
-    """For what a resume point holds beside its tensors; raises CorruptError."""
+    """Checks the record of a resume point; raises CorruptError."""
     check_resume_state(state)
     if state["inheritance"] is not None:
         InheritanceReport.from_json(state["inheritance"])
@@ -242,7 +246,7 @@ def _encode_part(place: int, part: object, tensors: dict[str, torch.Tensor]) -> 
 
 
 def _state(place: int, part: object) -> object:
-    """What ``_set_state`` needs to put another one of its kind where this one is."""
+    """Returns the state of a part, as ``_set_state`` takes it."""
     import numpy as np
     import torch
 

@@ -15,8 +15,8 @@ from tests.support.commands import TIMED, Command, on_terminal, records, resume_
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PLAIN = re.compile(
     r"policies skipped, .*|search \S+ (starts|resumes after .*), in .*|\[\d+(/\d+)? done\] trial \d+ .*|"
-    r"starting Prefect's temporary server|Prefect's temporary server died meanwhile; .*|"
-    r"stopping; a second Ctrl-C ends it at once"
+    r"starting Prefect's temporary server|Prefect's temporary server has ended; .*|"
+    r"stopping; a second Ctrl-C ends the process at once"
 )
 """Progress; all else on standard error is noise, but for the last line of an interruption."""
 
@@ -105,7 +105,7 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
         driver.send(signal.SIGINT)
         sent = time.monotonic()
         if runner != "processes":
-            until(lambda: "stopping; a second Ctrl-C ends it at once" in driver.err, 5)
+            until(lambda: "stopping; a second Ctrl-C ends the process at once" in driver.err, 5)
             time.sleep(0.3)  # sooner, it is taken for an echo of the first
             driver.send(signal.SIGINT)
         done = driver.wait(10)
@@ -215,6 +215,6 @@ def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> No
     assert done.status == 0
     assert seconds < 30
     assert noise(done.err) == []
-    assert "Prefect's temporary server died meanwhile; the records are whole" in done.err
+    assert "Prefect's temporary server has ended; all records are complete" in done.err
     assert all(trial.state == "COMPLETE" for trial in trials(search))
     assert "best: trial" in done.out

@@ -82,7 +82,7 @@ def check(torn: Path, calm: Path, resumed: list[int]) -> None:
         epochs = [int(epoch) for epoch in re.findall(r"^epoch (\d+) in", log, re.MULTILINE)]
         if trial.number in resumed:
             assert trial.attempt > 1
-            assert f"trial {trial.number} goes on after step {epochs[0] - 1}, " in log
+            assert f"trial {trial.number} resumes after step {epochs[0] - 1} of an earlier attempt" in log
             assert epochs == list(range(epochs[0], len(trial.curve) + 1))
             assert epochs[0] > 2
         assert not (torn / "resume" / f"{trial.number:06d}").exists()

@@ -106,9 +106,18 @@ def write_search(
     described = [{"name": m.name, "direction": m.direction, "reference": m.reference} for m in metrics]
     header = {"format": FORMAT, "identity": {**IDENTITY, **(identity or {})}, "metrics": described}
     records.publish("search.json", header)
-    session = {"session": 0, "host": "far", "pid": 1, "boot": "b", "born": "1", "started": active, "settings": {}}
+    session = {
+        "session": 0,
+        "host": "far",
+        "pid": 1,
+        "boot": "b",
+        "process_started": "1",
+        "machine": "",
+        "started": active,
+        "settings": {},
+    }
     records.publish("sessions/0000.json", session)
-    beat = {"beat": 1, "time": active, "hours": 0.1, "ended": True}
+    beat = {"count": 1, "time": active, "hours": 0.1, "ended": True}
     records.publish("sessions/0000.beat", beat)
     for one in trials:
         records.propose(one)

@@ -37,7 +37,16 @@ def write_stored_search(root: Path, scratch: Path) -> BlobStore:
     records = Records(files)
     metrics = [{"name": "accuracy", "direction": "maximize"}]
     records.publish("search.json", {"format": FORMAT, "identity": IDENTITY, "metrics": metrics})
-    session = {"session": 1, "host": "far", "pid": 1, "boot": "b", "born": "1", "started": 1.0, "settings": {}}
+    session = {
+        "session": 1,
+        "host": "far",
+        "pid": 1,
+        "boot": "b",
+        "process_started": "1",
+        "machine": "",
+        "started": 1.0,
+        "settings": {},
+    }
     records.publish("sessions/0001.json", session)
     (scratch / "model").mkdir()
     (scratch / "model" / "weights.bin").write_bytes(b"of another framework" * 100)
@@ -59,7 +68,7 @@ def write_stored_search(root: Path, scratch: Path) -> BlobStore:
     ]
     plain = [reference.to_json() for reference in exported if reference is not None]
     records.publish("best-0001.json", {"number": 1, "trial": 2, "files": plain})
-    records.publish("sessions/0001.beat", {"beat": 9, "time": 2.0, "hours": 0.1, "ended": True})
+    records.publish("sessions/0001.beat", {"count": 9, "time": 2.0, "hours": 0.1, "ended": True})
     return files
 
 

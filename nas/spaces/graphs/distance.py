@@ -43,8 +43,8 @@ def edit_distance(first: Network | Steps, second: Network | Steps) -> float:
     """Returns the least sum of edits that turns one network into the other.
 
     A new, removed or other layer costs 1. Numbers in layers of one kind (channels, kernel, length of a skip) count by
-    their ratio, at most 1 in all. 32 instead of 48 channels are a third of an edit. Any other different attribute,
-    such as a bias or the kind of a pool, counts as another layer.
+    their ratio, at most 1 per layer. For example, 32 instead of 48 channels are a third of an edit. Any other different
+    attribute, such as a bias or the kind of a pool, counts as another layer.
     """
     one = steps_of(first) if isinstance(first, Network) else first
     other = steps_of(second) if isinstance(second, Network) else second

@@ -39,7 +39,7 @@ def gone() -> HostProcess:
     """Returns a process of this machine that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(60)
-    return replace(HostProcess.current(), pid=process.pid, born="1")
+    return replace(HostProcess.current(), pid=process.pid, process_started="1")
 
 
 def session_of(
@@ -54,7 +54,7 @@ def session_of(
     number = max(past_sessions(records), default=0) + 1
     record = {"session": number, **asdict(driver), "started": time.time(), "flow_run": None}
     records.publish(f"sessions/{number:04d}.json", {**record, "settings": {"runner": runner}})
-    beat = {"beat": 1, "time": time.time(), "hours": 0.1, "ended": ended, "stopping": stopping}
+    beat = {"count": 1, "time": time.time(), "hours": 0.1, "ended": ended, "stopping": stopping}
     records.files.replace(f"sessions/{number:04d}.beat", encode_record(beat))
     trials, starts = records.load()
     for trial in numbers:

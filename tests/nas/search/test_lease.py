@@ -90,10 +90,18 @@ def start(records: Records) -> Iterator[Start]:
 
 def elsewhere(records: Records, *, beat: int = 1, ended: bool = False, **changes: Any) -> None:
     """Returns session 1 of another host."""
-    record = {"session": 1, "host": "elsewhere", "pid": 4321, "boot": "b", "born": "1", "started": time.time()}
+    record = {
+        "session": 1,
+        "host": "elsewhere",
+        "pid": 4321,
+        "boot": "b",
+        "process_started": "1",
+        "machine": "",
+        "started": time.time(),
+    }
     if records.read("sessions/0001.json") is None:
         records.publish("sessions/0001.json", {**record, "flow_run": None, "settings": {}, **changes})
-    at = {"beat": beat, "time": time.time(), "hours": 0.5, "ended": ended}
+    at = {"count": beat, "time": time.time(), "hours": 0.5, "ended": ended}
     records.files.replace("sessions/0001.beat", encode_record(at))
 
 
@@ -113,7 +121,15 @@ class TestRecord:
     def test_numbers_beyond_four_digits(self, in_memory: Records) -> None:
         """Session 10,000 comes after 9,999."""
         for number in (9_999, 10_000):
-            session = {"host": "far", "pid": 1, "boot": "", "born": "", "started": 1.5, "settings": {}}
+            session = {
+                "host": "far",
+                "pid": 1,
+                "boot": "",
+                "process_started": "",
+                "machine": "",
+                "started": 1.5,
+                "settings": {},
+            }
             in_memory.publish(f"sessions/{number:04d}.json", session)
 
         assert list(past_sessions(in_memory)) == [9_999, 10_000]
@@ -130,7 +146,7 @@ class TestRecord:
     def test_session_without_a_heartbeat_counts_nothing(self, in_memory: Records) -> None:
         """A session killed before its first heartbeat counts no hours."""
         here = HostProcess.current()
-        elsewhere(in_memory, host=here.host, place=here.place, boot=here.boot, born="0")
+        elsewhere(in_memory, host=here.host, machine=here.machine, boot=here.boot, process_started="0")
         in_memory.files.delete("sessions/0001.beat")
 
         lease = SearchLease(in_memory)
@@ -142,7 +158,7 @@ class TestRecord:
         """The heartbeat counts up during the session; closing, also twice, marks it as ended."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         lease = SearchLease(in_memory)
-        until(lambda: (in_memory.read("sessions/0001.beat") or {})["beat"] > 3)
+        until(lambda: (in_memory.read("sessions/0001.beat") or {})["count"] > 3)
         assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
         lease.close()
         lease.close()
@@ -204,7 +220,7 @@ class TestThisHost:
     def test_reused_pid_does_not_hold_the_lease(self, in_memory: Records) -> None:
         """A later process with the same pid, or one after a reboot, does not hold the lease."""
         here = HostProcess.current()
-        for changes in ({"born": "1"}, {"boot": "another"}):
+        for changes in ({"process_started": "1"}, {"boot": "another"}):
             assert replace(here, pid=os.getppid(), **changes).is_gone()
         assert not here.is_gone()
 
@@ -213,7 +229,7 @@ class TestThisHost:
         gone = replace(HostProcess.current(), pid=2**22)
 
         assert gone.is_gone()
-        assert not replace(gone, place="another").is_gone()
+        assert not replace(gone, machine="another").is_gone()
         assert not replace(gone, host="another").is_gone()
 
     def test_of_many_at_once_one_wins(self, records: Records) -> None:
@@ -240,7 +256,7 @@ class TestOtherHosts:
     def test_session_with_a_changing_heartbeat_is_busy(self, in_memory: Records) -> None:
         """A session of another host whose heartbeat changes during the wait drives the search."""
         elsewhere(in_memory)
-        threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2}).start()
+        threading.Timer(0.2, elsewhere, [in_memory], {"count": 2}).start()
 
         with pytest.raises(SearchBusyError, match=r"driven by pid 4321 on elsewhere \(last heartbeat 0 s ago\)"):
             check_free(in_memory, timeout_s=30)
@@ -282,7 +298,7 @@ class TestOtherHosts:
     def test_session_that_ends_meanwhile_is_free(self, in_memory: Records) -> None:
         """If the other session ends, the wait is over."""
         elsewhere(in_memory)
-        threading.Timer(0.2, elsewhere, [in_memory], {"beat": 2, "ended": True}).start()
+        threading.Timer(0.2, elsewhere, [in_memory], {"count": 2, "ended": True}).start()
         began_s = time.monotonic()
 
         check_free(in_memory, timeout_s=30)
@@ -352,7 +368,7 @@ class TestNames:
 
 def driver_of(records: Records, number: int) -> dict[str, Any]:
     data = json.loads(records.files.read_if_present(f"sessions/{number:04d}.json") or b"{}")
-    return {key: data[key] for key in ("host", "pid", "boot", "born", "place")}
+    return {key: data[key] for key in ("host", "pid", "boot", "process_started", "machine")}
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

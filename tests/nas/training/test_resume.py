@@ -867,5 +867,5 @@ def test_going_on_is_in_the_log(shop: Shop, caplog: pytest.LogCaptureFixture) ->
 
     shop.attempt(body)
 
-    assert "trial 1 goes on after step 3, which an earlier attempt reached" in shop.log
+    assert "trial 1 resumes after step 3 of an earlier attempt" in shop.log
     assert all(record.levelno < logging.ERROR for record in caplog.records)

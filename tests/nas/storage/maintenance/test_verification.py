@@ -300,7 +300,7 @@ def test_records_of_another_shape_are_corrupt(place: Path) -> None:
 
 def test_deleted_weights_are_no_damage(place: Path) -> None:
     """Files of deleted weights may be missing, but not a pack that another trial uses."""
-    Records(open_root(str(place))).publish("gc/0001.json", {"gc": 1, "trials": [1, 3]})
+    Records(open_root(str(place))).publish("gc/0001.json", {"gc": 1, "trials": {"1": "", "3": ""}})
     for path in ("manifests/000001-aa.json", "manifests/000003-aa.json", "files/000003-aa/model/weights.bin"):
         (place / path).unlink()
 

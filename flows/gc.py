@@ -185,9 +185,7 @@ def read_collection(invocation: Invocation) -> Collection:
 
     values = invocation.values
     if values["name"] is None:
-        raise ConfigurationError(
-            "name=null: must be a search's name or last. `python -m flows.report` lists the searches."
-        )
+        raise ConfigurationError("no name: add name=N, or name=last. `python -m flows.report` lists the searches.")
     retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
     root = reach_root(values)
     if root.in_process:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads it
     from nas.core.budget import Budget as Budget
+    from nas.core.errors import TrialStopped as TrialStopped
     from nas.core.lineage import Lineage as Lineage
     from nas.core.metric import Metric as Metric
     from nas.core.point import Point as Point

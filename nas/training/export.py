@@ -67,7 +67,9 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
             try:
                 contents["model.onnx"] = onnx_bytes(program, example)
             except ImportError as error:
-                missing["model.onnx"] = f"the extra onnx is not installed ({error})"
+                missing["model.onnx"] = (
+                    f'the extra onnx is not installed ({error}); pip install -c constraints.txt ".[onnx]"'
+                )
             except Exception as error:
                 missing["model.onnx"] = _one_line(error)
     references: list[Reference] = []

@@ -302,7 +302,7 @@ class TestLiveDriver:
 
 
 MISTAKES = {
-    "no_name": (("name=null",), r"name=null: must be a search's name or last\."),
+    "no_name": (("name=null",), r"no name: add name=N, or name=last\."),
     "unknown_search": (("name=nope",), r"no search nope among 1 under"),
     "unknown_plan": (("keep=some",), r"keep=some: must be all, frontier, best:K or last:K"),
     "impossible_budget": (("storage.max_gb=-1",), r"storage\.max_gb=-1: must be a number of gigabytes"),

@@ -26,7 +26,7 @@ def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
 
     assert done.status == 0
     assert len(names(here)) == 4
-    assert [re.sub("-[0-9a-f]{8}$", "", name) for name in names(here)] == ["quick-evolution"] * 2 + ["timed-random"] * 2
+    assert [re.sub("-[0-9a-f]{8}$", "", name) for name in names(here)] == ["timed-evolution"] * 2 + ["timed-random"] * 2
     assert done.out.count("best: trial") == 4
     assert re.findall(r"^search (\S+): ", done.out, re.MULTILINE)[-1] in single.out
     assert "is finished" in single.out

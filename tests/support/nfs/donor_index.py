@@ -35,7 +35,7 @@ def main() -> None:
             found = index.best_donor(wanted)
         seen["commits_seen"] += found is not None and found.donor == number
     for number in reversed(range(N)):
-        records.publish_collection({"trials": [number]})
+        records.publish_collection({"trials": {str(number): "for the test"}})
         time.sleep(0.03)
         found = index.best_donor(wanted)
         seen["deletions_seen"] += (-1 if found is None else found.donor) == number - 1

@@ -81,7 +81,7 @@ def test_index_answers_as_a_new_one_and_as_comparing_all(done: list[Any]) -> Non
                 records.commit(trials[number])
             case ("delete", place) if trials:
                 number = sorted(trials)[place % len(trials)]
-                records.publish_collection({"trials": [number]})
+                records.publish_collection({"trials": {str(number): "for the test"}})
                 trials.pop(number)
             case ("ask", weights):
                 wanted = Signature.of(weights)
@@ -153,9 +153,9 @@ def test_trial_with_deleted_weights_is_no_donor(root: BlobStore, wanted: Any, as
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4, 4), point={"b": 1, "a": 1}, score=n / 10) for n in range(4)))
     assert not asks_before or index.best_donor(wanted).donor == 3
-    records.publish_collection({"trials": [3]})
+    records.publish_collection({"trials": {"3": "for the test"}})
     assert index.best_donor(wanted).donor == 2
-    records.publish_collection({"trials": [1, 2]})
+    records.publish_collection({"trials": {"1": "for the test", "2": "for the test"}})
 
     assert index.best_donor(wanted) == DonorIndex(root, "search").best_donor(wanted)
     assert index.best_donor(wanted).donor == 0
@@ -166,7 +166,7 @@ def test_deleted_weights_count_for_the_first_point(root: BlobStore) -> None:
     records, index = begin(root, "search"), DonorIndex(root, "search")
     publish(records, *(offer(n, chain(4), point={"b": 1}, score=n / 10) for n in range(2)))
     assert donor_of(index, 4) == 1
-    records.publish_collection({"trials": [1]})
+    records.publish_collection({"trials": {"1": "for the test"}})
 
     assert index.best_donor({"b": 1}).donor == 0
 
@@ -178,7 +178,7 @@ def test_weights_deleted_during_a_query_are_seen(root: BlobStore) -> None:
 
     def sweeping(wanted: Signature, offered: str) -> float:
         if 2 not in records.weights_deleted():
-            records.publish_collection({"trials": [2]})
+            records.publish_collection({"trials": {"2": "for the test"}})
         return 1.0
 
     assert donor_of(index, 4, measure=sweeping) == 1

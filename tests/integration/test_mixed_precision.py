@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "03_mixed_precision"
 PYTHONPATH = os.pathsep.join(map(str, (ROOT, EXAMPLE, ROOT / "tests" / "support")))
 TUNER = ("+tuner=custom", "tuner._target_=phase_tuner.PhaseTuner", "tuner.goal=0.9")
 HELD = (
-    *("problem._target_=pausable_phases.PausableProblem", "problem.n_epochs=2", "problem.most=5", *TUNER),
+    *("problem._target_=pausable_phases.PausableProblem", "problem.n_epochs=2", "problem.max_phases=5", *TUNER),
     *("deterministic=true", "slots=2", "device=cpu", "threads=1", "budget.trials=10", "finalists=1"),
 )
 

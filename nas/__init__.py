@@ -5,9 +5,8 @@ The public names are loaded when first used: ``import nas`` imports neither torc
 
 from __future__ import annotations
 
-import ast
 import importlib
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads it
@@ -62,24 +61,27 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     __version__: str
 
 
+@cache
 def _modules_of_names() -> dict[str, str]:
     """Returns the module of each public name, as imported above for type checkers."""
+    import ast
+    from pathlib import Path
+
     source = Path(__file__).read_text(encoding="utf-8")
     block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
-_MODULES = _modules_of_names()
-__all__ = sorted(_MODULES)
-
-
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return _version()
-    if name not in _MODULES:
+    modules = _modules_of_names()
+    if name == "__all__":
+        return sorted(modules)
+    if name not in modules:
         raise AttributeError(f"module 'nas' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(modules[name]), name)
 
 
 def _version() -> str:
@@ -95,4 +97,4 @@ def _version() -> str:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*_modules_of_names(), "__version__"])

@@ -13,7 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class HostProcess:
-    """The process that drives a session of a search, or did."""
+    """The process that drives a session of a search, or did.
+
+    A session's record has these fields.
+    """
 
     host: str
     pid: int

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, SearchBusyError, StorageError
@@ -71,14 +72,9 @@ class SearchLease:
         self._heartbeat_lock = threading.Lock()
         self._is_stopping = self._is_complete = False
         self._closed = threading.Event()
-        process = HostProcess.current()
         record = {
             "session": self.number,
-            "host": process.host,
-            "pid": process.pid,
-            "boot": process.boot,
-            "process_started": process.process_started,
-            "machine": process.machine,
+            **asdict(HostProcess.current()),
             "started": time.time(),
             "flow_run": flow_run,
             "settings": dict(settings or {}),

@@ -33,11 +33,6 @@ from nas.storage.verified import (
     sorted_ranges,
 )
 
-__all__ = [
-    "BlobInfo",
-    "BlobStore",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class BlobInfo:

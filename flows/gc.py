@@ -189,7 +189,7 @@ def read_collection(invocation: Invocation) -> Collection:
     retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
     root = reach_root(values)
     if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; use a folder")
+        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only. Use a folder.")
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
     header = read_header(records, str(values["name"]))
     return Collection(

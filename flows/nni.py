@@ -56,7 +56,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} is set by the experiment's configuration file: change it there")
     if (kind := invocation.values["runner"]["kind"]) not in RUNNERS:
-        raise ConfigurationError(f"runner ({kind}) must be {' or '.join(RUNNERS)}: NNI trials can't be simulated")
+        raise ConfigurationError(f"runner={kind}: must be {' or '.join(RUNNERS)}: NNI trials can't be simulated")
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     if machine.gate is None:  # remote workers have their own folder
@@ -106,7 +106,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from nas.core.errors import ConfigurationError
 
-        raise ConfigurationError(f"{message}; write python -m flows.nni --config config.yml [--root URL]")
+        raise ConfigurationError(f"{message}. Write python -m flows.nni --config config.yml [--root URL].")
 
 
 def _parser() -> argparse.ArgumentParser:

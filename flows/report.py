@@ -40,7 +40,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
-            raise ConfigurationError(f"format ({self.format}) must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+            raise ConfigurationError(f"format={self.format}: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
         if self.name is None and self.trial is not None:
             raise ConfigurationError(f"trial={self.trial} of which search? Add name=N, or name=last for the newest")
         if self.name is None and self.format == "html":
@@ -63,11 +63,11 @@ class Request:
         """
         trial, opens = values["trial"], values["open"]
         if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
-            raise ConfigurationError(f"trial ({trial}) must be the number of a trial, like trial=42")
+            raise ConfigurationError(f"trial={trial}: must be the number of a trial, like trial=42")
         if not isinstance(opens, bool):
-            raise ConfigurationError(f"open ({opens}) must be true or false")
+            raise ConfigurationError(f"open={opens}: must be true or false")
         if values["columns"] not in COLUMNS:
-            raise ConfigurationError(f"columns ({values['columns']}) must be {' or '.join(COLUMNS)}")
+            raise ConfigurationError(f"columns={values['columns']}: must be {' or '.join(COLUMNS)}")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "out")}
         return cls(
             **texts, format=str(values["format"]), trial=trial, opens=opens, all_columns=values["columns"] == "all"

@@ -79,7 +79,7 @@ def open_client(values: Any, token: str | None) -> ChannelClient:
 
     url = values["channel"]
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"channel ({url!r}) must be http://HOST:PORT, as runner=remote prints it")
+        raise ConfigurationError(f"channel={url!r}: must be http://HOST:PORT, as runner=remote prints it")
     if not token:
         raise ConfigurationError(f"no token: set {TOKEN_VARIABLE}, as runner=remote prints it")
     return ChannelClient(url, token)
@@ -113,10 +113,10 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
     welcome = client.join({"version": nas.__version__, "host": socket.gethostname(), "pid": os.getpid()})
     name = check_name(str(welcome["search"]))
     if Records(files.subfolder(name)).header() is None:
-        raise ConfigurationError(f"storage.root ({files.url}) holds no search {name}: name the driver's own root")
+        raise ConfigurationError(f"storage.root={files.url}: holds no search {name}: name the driver's own root")
     for key, wanted in (("device", welcome["device"]), ("threads", welcome["n_threads"])):
         if wanted is not None and wishes[key] not in (None, wanted):
-            raise ConfigurationError(f"{key} ({wishes[key]}): the driver's {key}={wanted} holds for every worker")
+            raise ConfigurationError(f"{key}={wishes[key]}: the driver's {key}={wanted} holds for every worker")
     described = spec_from_wire(welcome["problem"]).to_json()
     spec = trusted_spec("problem", described, invocation, by="the driver", lacks="a channel")
     device, _ = read_device(wishes["device"] or welcome["device"] or "auto", "all")
@@ -145,7 +145,7 @@ def check_shared(records: Any, number: int, root: str) -> None:
 
     if records.proposed(number) is None:
         raise ConfigurationError(
-            f"storage.root ({without_passwords(root)}) holds a search of the same name, but not the driver's "
+            f"storage.root={without_passwords(root)}: holds a search of the same name, but not the driver's "
             f"trial {number}: name the driver's own root"
         )
 

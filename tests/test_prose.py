@@ -94,6 +94,18 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+def old_errors(tree: ast.AST) -> Iterator[int]:
+    """Yields the line of each message with ``name (value) must be`` instead of ``name=value: must be``."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for before, value, after in zip(node.values, node.values[1:], node.values[2:], strict=False):
+            match before, value, after:
+                case ast.Constant(value=str(name)), ast.FormattedValue(), ast.Constant(value=str(rule)):
+                    if re.search(r"(?:^|[\w.\]]) \($", name) and rule.startswith(") must be"):
+                        yield node.lineno
+
+
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of a docstring, without code blocks; code in backquotes counts as one word."""
     text = re.sub(r"::\n\n(?:[ ]{8,}.*\n|\n)+", ".\n\n", text)
@@ -129,6 +141,7 @@ def findings_of_source(path: Path) -> Iterator[str]:
         if not VERB.fullmatch(text.split()[0]):
             yield f"{line}: begins with {text.split()[0]!r}: begin with a verb, as in Returns"
     yield from long_sentences(tree, MAX_SENTENCE_WORDS)
+    yield from (f"{line}: write `name={{value}}: must be`" for line in old_errors(tree))
     for line, text in [*comments(source), *messages(tree)]:
         yield from (f"{line}: {word[0]!r} is not used here" for word in NOT_USED.finditer(text))
         yield from (f"{line}: {word[0]!r} is not American spelling" for word in BRITISH.finditer(text))
@@ -172,6 +185,8 @@ def test_tests() -> None:
         (f'"""Module.\n\n{"A word " * 12}\n"""', "24 words in a sentence"),
         ("x = 1  # for want of a nail", "'for want of' is not used"),
         ('raise ValueError("the optimiser failed")', "'optimiser' is not American"),
+        ('raise ValueError(f"size ({size}) must be 1")', "write `name={value}: must be`"),
+        ('raise ValueError(f"{name} ({size}) must be 1")', "write `name={value}: must be`"),
     ],
 )
 def test_findings(tmp_path: Path, text: str, finding: str) -> None:

@@ -48,7 +48,7 @@ class Invocation:
             return None
         if not isinstance(chosen, Mapping) or not chosen.get("_target_"):
             raise ConfigurationError(
-                f"{group} ({chosen}) is no choice: add {'+' if group == 'tuner' else ''}{group}=NAME, one of "
+                f"{group}={chosen}: must have a _target_. Add {'+' if group == 'tuner' else ''}{group}=NAME, one of "
                 f"{', '.join(choices_of(group))}, or {group}._target_=my_module.MyClass"
             )
         return Spec(str(chosen["_target_"]), {key: value for key, value in chosen.items() if key != "_target_"})
@@ -146,7 +146,7 @@ def _refuse_unknown_keys(config: str, values: Mapping[str, Any]) -> None:
         if not isinstance(inner, dict) or not inner:
             continue
         if not isinstance(value, Mapping):
-            raise ConfigurationError(f"{key} ({value!r}) holds keys: set {' or '.join(f'{key}.{k}' for k in inner)}")
+            raise ConfigurationError(f"{key}={value!r}: holds keys: set {' or '.join(f'{key}.{k}' for k in inner)}")
         for unknown in sorted(set(value) - set(inner)):
             raise ConfigurationError(unknown_key(f"{key}.{unknown}", config))
 

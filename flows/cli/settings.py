@@ -89,7 +89,7 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
     device, gpus = read_device(values["device"], values["gpus"])
     if len(gpus) > 1 and runner != "processes":  # one process, one choice of GPUs
         if values["gpus"] != "all":
-            raise ConfigurationError(f"gpus ({values['gpus']}) needs runner=processes: {runner} uses one GPU only")
+            raise ConfigurationError(f"gpus={values['gpus']}: needs runner=processes: {runner} uses one GPU only")
         gpus = gpus[:1]
     cores = usable_cores()
     if slots is None:
@@ -131,14 +131,14 @@ def read_gate(values: Mapping[str, Any]) -> Gate:
     channel = values["channel"]
     host, port, lost_after_s = channel["host"], channel["port"], channel["lost_after_s"]
     if not isinstance(host, str) or not host:
-        raise ConfigurationError(f"channel.host ({host!r}) must be an address of this machine, or 0.0.0.0: all")
+        raise ConfigurationError(f"channel.host={host!r}: must be an address of this machine, or 0.0.0.0: all")
     if isinstance(port, bool) or not isinstance(port, int | None) or not 0 <= (port or 0) < 65536:
-        raise ConfigurationError(f"channel.port ({port!r}) must be a port from 1 to 65535, or null: any that is free")
+        raise ConfigurationError(f"channel.port={port!r}: must be a port from 1 to 65535, or null: any that is free")
     if isinstance(lost_after_s, bool) or not isinstance(lost_after_s, int | float) or not 1 <= lost_after_s <= 3600:
-        raise ConfigurationError(f"channel.lost_after_s ({lost_after_s!r}) must be a number of seconds from 1 to 3600")
+        raise ConfigurationError(f"channel.lost_after_s={lost_after_s!r}: must be a number of seconds from 1 to 3600")
     if values["gpus"] != "all":
         raise ConfigurationError(
-            f"gpus ({values['gpus']}) does not go with runner=remote: CUDA_VISIBLE_DEVICES of each worker says it"
+            f"gpus={values['gpus']}: does not go with runner=remote: CUDA_VISIBLE_DEVICES of each worker says it"
         )
     device, n_threads = values["device"], positive_int("threads", values["threads"])
     token = os.environ.get(TOKEN_VARIABLE)
@@ -163,24 +163,24 @@ def _read_workers(values: Mapping[str, Any]) -> Workers | None:
         return Workers(**(wishes or {}))
     except TypeError as error:
         allowed = ", ".join(f"runner.workers.{name}" for name in Workers.__slots__)
-        raise ConfigurationError(f"runner.workers ({wishes!r}): {error}; there are {allowed}") from error
+        raise ConfigurationError(f"runner.workers={wishes!r}: {error}; there are {allowed}") from error
 
 
 def _read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int | None, float | None]:
     """Returns runner, slots, torch threads and timeout; None for each one that is not set."""
     runner = (values.get("runner") or {}).get("kind")
     if runner not in RUNNERS:
-        raise ConfigurationError(f"runner ({runner!r}) must be one of {', '.join(RUNNERS)}")
+        raise ConfigurationError(f"runner={runner!r}: must be one of {', '.join(RUNNERS)}")
     slots = positive_int("slots", values["slots"])
     if runner == "debug" and slots not in (None, 1):
-        raise ConfigurationError(f"slots ({slots}) must be 1 with runner=debug; choose runner=threads or processes")
+        raise ConfigurationError(f"slots={slots}: must be 1 with runner=debug. Choose runner=threads or processes.")
     timeout_s = values["trial_timeout_s"]
     if timeout_s is not None:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s <= 0:
-            raise ConfigurationError(f"trial_timeout_s ({timeout_s!r}) must be a number of seconds greater than 0")
+            raise ConfigurationError(f"trial_timeout_s={timeout_s!r}: must be a number of seconds greater than 0")
         if runner not in KILLABLE:
             raise ConfigurationError(
-                f"trial_timeout_s ({timeout_s:g}) needs runner=processes: code in {runner} can't be interrupted"
+                f"trial_timeout_s={timeout_s:g}: needs runner=processes: code in {runner} can't be interrupted"
             )
     n_threads = positive_int("threads", values["threads"])
     return cast("RunnerKind", runner), slots, n_threads, None if timeout_s is None else float(timeout_s)
@@ -200,25 +200,25 @@ def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
     n_gpus = torch.cuda.device_count() if device != "mps" and torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()
     if device == "cuda" and not n_gpus:
-        raise ConfigurationError("device (cuda): torch sees no GPU here; choose device=auto or cpu")
+        raise ConfigurationError("device=cuda: torch sees no GPU here. Choose device=auto or cpu.")
     if device == "mps" and not has_mps:
-        raise ConfigurationError("device (mps): torch sees no Apple GPU here; choose device=auto or cpu")
+        raise ConfigurationError("device=mps: torch sees no Apple GPU here. Choose device=auto or cpu.")
     if not n_gpus:
         return ("mps" if has_mps else "cpu"), ()
     if chosen is not None and any(number >= n_gpus for number in chosen):
-        raise ConfigurationError(f"gpus ({gpus}) must name GPUs from 0 to {n_gpus - 1}")
+        raise ConfigurationError(f"gpus={gpus}: must name GPUs from 0 to {n_gpus - 1}")
     return "cuda", tuple(range(n_gpus)) if chosen is None else chosen
 
 
 def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
     """Returns the GPU numbers, or None for all."""
     if device not in ("auto", "cpu", "cuda", "mps"):
-        raise ConfigurationError(f"device ({device!r}) must be auto, cpu, cuda or mps")
+        raise ConfigurationError(f"device={device!r}: must be auto, cpu, cuda or mps")
     if gpus == "all":
         return None
     numbers = gpus if isinstance(gpus, list) else str(gpus).split(",")
     if not numbers or not all(str(number).strip().isdecimal() for number in numbers):
-        raise ConfigurationError(f"gpus ({gpus}) must be all, or a list of numbers such as [0,1]")
+        raise ConfigurationError(f"gpus={gpus}: must be all, or a list of numbers such as [0,1]")
     return tuple(int(number) for number in numbers)
 
 
@@ -241,7 +241,7 @@ def switch(values: Mapping[str, Any], name: str) -> bool:
         ConfigurationError: the value is not true or false.
     """
     if not isinstance(values[name], bool):
-        raise ConfigurationError(f"{name} ({values[name]!r}) must be true or false")
+        raise ConfigurationError(f"{name}={values[name]!r}: must be true or false")
     return bool(values[name])
 
 
@@ -267,7 +267,7 @@ def check_values(invocation: Invocation) -> None:
     read_retention(values)
     checked_limits(values["constraints"])
     if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
-        raise ConfigurationError(f"seed ({values['seed']!r}) must be a whole number")
+        raise ConfigurationError(f"seed={values['seed']!r}: must be a whole number")
     for name in ("deterministic", "trust"):
         switch(values, name)
 
@@ -296,7 +296,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         counts[name] = count
     every_s = values["resume_every_s"]
     if isinstance(every_s, bool) or not isinstance(every_s, int | float) or not every_s >= 0:
-        raise ConfigurationError(f"resume_every_s ({every_s!r}) must be a number of seconds, 0 or more")
+        raise ConfigurationError(f"resume_every_s={every_s!r}: must be a number of seconds, 0 or more")
     return Limits(takeover=switch(values, "takeover"), resume_every_s=float(every_s), **counts)
 
 
@@ -309,9 +309,9 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     storage = values["storage"]
     root, options = storage.get("root"), storage.get("options") or {}
     if root is None or not str(root).strip():
-        raise ConfigurationError(f"storage.root ({root!r}) must be a folder or a URL")
+        raise ConfigurationError(f"storage.root={root!r}: must be a folder or a URL")
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"storage.options ({options!r}) holds keys: set storage.options.KEY=VALUE")
+        raise ConfigurationError(f"storage.options={options!r}: holds keys: set storage.options.KEY=VALUE")
     return str(root), dict(options)
 
 
@@ -350,7 +350,7 @@ def _check_mounted(url: str) -> None:
     mount = find_mount(url.removeprefix("file://"))
     if mount is not None and mount.is_local:
         raise ConfigurationError(
-            f"storage.root ({url}) is on {mount.source} ({mount.kind}), which is not a network file system: "
+            f"storage.root={url}: is on {mount.source} ({mount.kind}), which is not a network file system: "
             "mount it, choose another storage.root, or set storage.mounted=false (or storage=local)"
         )
 
@@ -426,23 +426,21 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
     timed = [name for name in ("hours", "gpu_hours") if getattr(budget, name) is not None]
     if search.deterministic and timed:
         raise ConfigurationError(
-            f"budget.{timed[0]} does not go with deterministic=true: measured time decides; set budget.trials"
+            f"budget.{timed[0]} does not go with deterministic=true: measured time decides. Set budget.trials."
         )
     for name in timed:
         hours: float = getattr(budget, name)
         if 3600 * hours < LEAST_S and machine.runner != "simulated":
             raise ConfigurationError(
-                f"budget.{name} ({hours:g}) is {3600 * hours:.2g} s, too short for any trial; "
+                f"budget.{name}={hours:g}: is {3600 * hours:.2g} s, too short for any trial; "
                 f"it is in hours: half a minute is budget.{name}=0.0083"
             )
     has_gpu = machine.device == "cuda" if machine.workers is None else machine.workers.have_gpus
     if budget.gpu_hours is not None and not has_gpu:
-        remedy = "" if machine.gate is None else "; add device=cuda, and every worker must have one"
-        remedy = remedy if machine.workers is None else "; add runner.workers.have_gpus=true"
+        remedy = "" if machine.gate is None else ". Add device=cuda, and every worker must have one."
+        remedy = remedy if machine.workers is None else ". Add runner.workers.have_gpus=true."
         where = machine.device if machine.workers is None else "simulated workers"
-        raise ConfigurationError(
-            f"budget.gpu_hours ({budget.gpu_hours}) needs a GPU, but trials run on {where}{remedy}"
-        )
+        raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU, but trials run on {where}{remedy}")
     return budget
 
 

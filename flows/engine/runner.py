@@ -106,7 +106,7 @@ class Engine:
         files = reach_root(invocation.values)
         if files.in_process and machine.runner in KILLABLE:
             raise ConfigurationError(
-                f"storage.root ({without_passwords(root)}) exists in one process only, "
+                f"storage.root={without_passwords(root)}: exists in one process only, "
                 f"but runner={machine.runner} uses several: "
                 "add runner=debug or runner=threads, or choose another root"
             )

@@ -30,16 +30,16 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= MAX_NAME or not self.name.isprintable():
-            raise ConfigurationError(f"metric name ({self.name!r:.120}) must be 1 to {MAX_NAME} printable characters")
+            raise ConfigurationError(f"metric name={self.name!r:.120}: must be 1 to {MAX_NAME} printable characters")
         if self.direction not in ("maximize", "minimize"):
             raise ConfigurationError(
-                f"metric {self.name}: direction ({self.direction!r}) must be 'maximize' or 'minimize'"
+                f"metric {self.name}: direction={self.direction!r}: must be 'maximize' or 'minimize'"
             )
         given = self.reference
         if given is not None and (
             isinstance(given, bool) or not isinstance(given, int | float) or not is_finite(given)
         ):
-            raise ConfigurationError(f"metric {self.name}: reference ({given!r}) must be a finite number, or None")
+            raise ConfigurationError(f"metric {self.name}: reference={given!r}: must be a finite number, or None")
 
     def rank(self, value: float) -> float:
         """Returns the value, negated if smaller is better, so that greater ranks are better."""

@@ -17,6 +17,6 @@ def check_name(name: str) -> str:
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"name ({name!r}) must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
+            f"name={name!r}: must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
         )
     return name

@@ -70,11 +70,11 @@ class Stage:
         is_number = isinstance(best, int) and not isinstance(best, bool) and best >= 1
         if best is not None and not is_number and not (isinstance(best, float) and 0 < best <= 1):
             raise ConfigurationError(
-                f"stage {self.name}: best ({best!r}) must be a whole number of trials from 1, or a share such as 0.2"
+                f"stage {self.name}: best={best!r}: must be a whole number of trials from 1, or a share such as 0.2"
             )
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
             raise ConfigurationError(
-                f"stage {self.name}: share ({share!r}) must be a share of the hours: above 0 and at most 1"
+                f"stage {self.name}: share={share!r}: must be a share of the hours: above 0 and at most 1"
             )
         if self.warm:
             object.__setattr__(self, "policies", self.policies | {Policy.SHARE_PARAMS})
@@ -100,7 +100,7 @@ class PolicyPlan:
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"policy={names}: a plan must have at least one stage, and distinct names")
         if (shares := math.fsum(stage.share or 0.0 for stage in self.stages)) > 1:
-            raise ConfigurationError(f"the sum of the stages' shares ({shares:g}) must be at most 1")
+            raise ConfigurationError(f"stages: the sum of the shares is {shares:g}: must be at most 1")
         if self.stages[0].best is not None:
             raise ConfigurationError(
                 f"stage {names[0]}: best must not be set: the tuner proposes the trials of the first stage"
@@ -145,10 +145,10 @@ class PolicyPlan:
                 )
             policies = stage.get("policies") or ()
             if isinstance(policies, str) or not isinstance(policies, Iterable):
-                raise ConfigurationError(f"stage {stage['name']}: policies ({policies!r}) must be a list of names")
+                raise ConfigurationError(f"stage {stage['name']}: policies={policies!r}: must be a list of names")
             warm = stage.get("warm", False)
             if not isinstance(warm, bool):
-                raise ConfigurationError(f"stage {stage['name']}: warm ({warm!r}) must be true or false")
+                raise ConfigurationError(f"stage {stage['name']}: warm={warm!r}: must be true or false")
             made.append(
                 Stage(
                     name=str(stage["name"]),

@@ -43,23 +43,23 @@ class Spec:
         """
         module_name, _, class_name = self.target.rpartition(".")
         if not module_name or not all(part.isidentifier() for part in self.target.split(".")):
-            raise ConfigurationError(f"_target_ ({self.target}) must be a dotted path: module.ClassName")
+            raise ConfigurationError(f"_target_={self.target}: must be a dotted path: module.ClassName")
         try:
             found = getattr(importlib.import_module(module_name), class_name)
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 raise ConfigurationError(
-                    f"_target_ ({self.target}): no module {error.name}. Run the command in the folder that contains it"
+                    f"_target_={self.target}: no module {error.name}. Run the command in the folder that contains it"
                 ) from error
             raise
         except SyntaxError as error:
             raise ConfigurationError(
-                f"_target_ ({self.target}): {error.filename}, line {error.lineno}: {error.msg}"
+                f"_target_={self.target}: {error.filename}, line {error.lineno}: {error.msg}"
             ) from error
         except AttributeError as error:
-            raise ConfigurationError(f"_target_ ({self.target}): module {module_name} has no {class_name}") from error
+            raise ConfigurationError(f"_target_={self.target}: module {module_name} has no {class_name}") from error
         if not isinstance(found, type):
-            raise ConfigurationError(f"_target_ ({self.target}) must be a class, not {found!r}")
+            raise ConfigurationError(f"_target_={self.target}: must be a class, not {found!r}")
         return found
 
     def build(self, *injected: Any, **more: Any) -> Any:

@@ -99,14 +99,12 @@ class Proposal:
         if self.policies is not None and (
             not isinstance(self.policies, frozenset) or not all(isinstance(p, Policy) for p in self.policies)
         ):
-            raise ConfigurationError(
-                f"a proposal's policies ({self.policies!r:.200}) must be a frozenset of nas.Policy"
-            )
+            raise ConfigurationError(f"proposal.policies={self.policies!r:.200}: must be a frozenset of nas.Policy")
         fidelity = self.fidelity
         if fidelity is not None and (
             isinstance(fidelity, bool) or not isinstance(fidelity, int | float) or not 0 < fidelity <= 1
         ):
-            raise ConfigurationError(f"a proposal's fidelity ({fidelity!r:.200}) must be a number in (0, 1]")
+            raise ConfigurationError(f"proposal.fidelity={fidelity!r:.200}: must be a number in (0, 1]")
 
     @property
     def weight_donors(self) -> tuple[Donor, ...]:
@@ -132,7 +130,7 @@ def _check_sources(field: str, sources: object, allowed: str, kinds: tuple[type,
         return isinstance(source, kinds) and (is_number or isinstance(source, str))
 
     if not isinstance(sources, tuple) or not all(map(is_one, sources)) or len(set(sources)) < len(sources):
-        raise ConfigurationError(f"a proposal's {field} ({sources!r:.200}) must be a tuple of {allowed}")
+        raise ConfigurationError(f"proposal.{field}={sources!r:.200}: must be a tuple of {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

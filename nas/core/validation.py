@@ -175,7 +175,7 @@ def check_int(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         is_integral = isinstance(value, float) and value.is_integer()
         remedy = f". Write {value:.0f}" if is_integral else ""
-        raise ConfigurationError(f"{name} ({value!r}) must be a whole number of at least {least}{remedy}")
+        raise ConfigurationError(f"{name}={value!r}: must be a whole number of at least {least}{remedy}")
 
 
 def check_seed(name: str, value: object, n_bits: int = 64) -> None:
@@ -186,7 +186,7 @@ def check_seed(name: str, value: object, n_bits: int = 64) -> None:
     """
     check_int(name, value, 0)
     if isinstance(value, int) and value >= 2**n_bits:
-        raise ConfigurationError(f"{name} ({value}) must be a whole number from 0 to below 2 ** {n_bits}")
+        raise ConfigurationError(f"{name}={value}: must be a whole number from 0 to below 2 ** {n_bits}")
 
 
 def check_number(name: str, value: object) -> None:
@@ -196,7 +196,7 @@ def check_number(name: str, value: object) -> None:
         ConfigurationError: it is not. A bool is not a number here.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
-        raise ConfigurationError(f"{name} ({value!r}) must be a number")
+        raise ConfigurationError(f"{name}={value!r}: must be a number")
 
 
 def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:

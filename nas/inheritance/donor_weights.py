@@ -43,7 +43,7 @@ def donor_list(donors: Iterable[Donor]) -> list[Donor]:
         ConfigurationError: ``donors`` is a single donor, or no iterable.
     """
     if isinstance(donors, Mapping | nn.Module | str) or not isinstance(donors, Iterable):
-        raise ConfigurationError(f"donors (a {type(donors).__name__}) must be a list, the best first; give [donor]")
+        raise ConfigurationError(f"donors={type(donors).__name__}: must be a list, the best first. Give [donor].")
     return list(donors)
 
 
@@ -57,7 +57,7 @@ def weights_of(donor: Donor) -> LazyWeights:
         donor = donor.state_dict()
     if not isinstance(donor, Mapping):
         if not hasattr(donor, "shapes"):
-            raise ConfigurationError(f"a donor (a {type(donor).__name__}) must be a state dict, a module or weights")
+            raise ConfigurationError(f"donor={type(donor).__name__}: must be a state dict, a module or weights")
         return donor
     for name, value in donor.items():
         if isinstance(name, str) and (isinstance(value, Tensor) or name.rpartition(".")[2] == _EXTRA):

@@ -88,9 +88,7 @@ def inherit(
     """
     rules = Rules() if rules is None else rules
     if not isinstance(rules, Rules):
-        raise ConfigurationError(
-            f"rules (a {type(rules).__name__}) must be nas.inheritance.rules.Rules; give Rules(...)"
-        )
+        raise ConfigurationError(f"rules={type(rules).__name__}: must be nas.inheritance.rules.Rules. Give Rules(...).")
     donors = donor_list(donors)
     weights = [weights_of(donor) for donor in donors]
     _check_derivation(derivation, parents, len(weights))
@@ -198,13 +196,13 @@ def _check_derivation(derivation: object, parents: Sequence[object], n_donors: i
     """Checks the type of the derivation, and that parents are indices of donors."""
     if derivation is not None and not isinstance(derivation, Derivation | Crossing):
         raise ConfigurationError(
-            f"derivation (a {type(derivation).__name__}) must be a Derivation or a Crossing; "
+            f"derivation={type(derivation).__name__}: must be a Derivation or a Crossing; "
             "nas.spaces.graphs.derivation.derivation_from_json reads what a proposal holds"
         )
     for index, parent in enumerate(parents):
         if parent is not None and not (type(parent) is int and 0 <= parent < n_donors):
             raise ConfigurationError(
-                f"parents[{index}] ({parent!r}) must be None or the index of one of the {n_donors} donors, from 0"
+                f"parents[{index}]={parent!r}: must be None or the index of one of the {n_donors} donors, from 0"
             )
 
 

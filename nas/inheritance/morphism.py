@@ -95,23 +95,23 @@ def check_weights(network: Network, weights: Mapping[str, Tensor]) -> None:
         expected = {name: tensor.shape for name, tensor in GraphModule(network).state_dict().items()}
     for name in sorted(expected.keys() ^ weights.keys(), key=str):
         state = "missing" if name in expected else "of no node"
-        raise ConfigurationError(f"weights: {name} is {state}; give the weights of this network")
+        raise ConfigurationError(f"weights: {name} is {state}. Give the weights of this network.")
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise ConfigurationError(
-                f"weights: {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}; "
-                "give the weights of this network"
+                f"weights: {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}. "
+                "Give the weights of this network"
             )
 
 
 def _check_data(network: Network, weights: Mapping[str, Tensor]) -> None:
     """Checks that these are the tensors of this network, with data."""
     if not isinstance(weights, Mapping) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        raise ConfigurationError(f"weights (a {type(weights).__name__}) must be a state dict: tensors by name")
+        raise ConfigurationError(f"weights={type(weights).__name__}: must be a state dict: tensors by name")
     check_weights(network, weights)
     for name, tensor in weights.items():
         if refusal := storage_refusal(tensor):
-            raise ConfigurationError(f"weights: {name}: {refusal}; give tensors with data")
+            raise ConfigurationError(f"weights: {name}: {refusal}. Give tensors with data.")
 
 
 def _morphed(network: Network, weights: Mapping[str, Tensor], operation: Operation) -> tuple[Network, Weights]:

@@ -62,7 +62,7 @@ def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors
     """
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         name = type(optimizer).__name__
-        raise ConfigurationError(f"optimizer ({name}) can't inherit its state; leave it fresh, or choose another")
+        raise ConfigurationError(f"optimizer={name}: can't inherit its state. Leave it fresh, or choose another.")
     weights = [weights_of(donor) for donor in donor_list(donors)]
     published = [_kinds(donor) for donor in weights]
     first_state = _first_state(optimizer, model) if any(published) else {}

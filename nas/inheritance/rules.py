@@ -58,12 +58,12 @@ class Rules:
             ("optimizer", OptimizerState),
         ):
             if getattr(self, name) not in (known := get_args(allowed)):
-                raise ConfigurationError(f"rules.{name} ({getattr(self, name)!r}) must be one of {', '.join(known)}")
+                raise ConfigurationError(f"rules.{name}={getattr(self, name)!r}: must be one of {', '.join(known)}")
         for name in ("shrink", "perturb"):
             value = getattr(self, name)
             check_number(f"rules.{name}", value)
             if not 0 <= value <= 1:
-                raise ConfigurationError(f"rules.{name} ({value}) must be a number from 0 to 1")
+                raise ConfigurationError(f"rules.{name}={value}: must be a number from 0 to 1")
         for name in ("warm_up_steps", "freeze_epochs"):
             check_int(f"rules.{name}", getattr(self, name), 0)
 
@@ -76,7 +76,7 @@ class Rules:
         """
         if options is not None and not isinstance(options, Mapping):
             raise ConfigurationError(
-                f"rules ({options!r}) must be a dict: 'problem.rules={{shrink:0.8,perturb:0.1}}'. Quote it in a shell"
+                f"rules={options!r}: must be a dict: 'problem.rules={{shrink:0.8,perturb:0.1}}'. Quote it in a shell"
             )
         known = [field.name for field in fields(cls)]
         if unknown := [str(name) for name in options or {} if name not in known]:

@@ -43,7 +43,7 @@ def run_search(
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(
-            f"slots ({search.slots}) must be 1 with deterministic=true: run_search runs one trial at a time"
+            f"slots={search.slots}: must be 1 with deterministic=true: run_search runs one trial at a time"
         )
     prepared = replace(search, slots=1).build()
     files: BlobStore = open_root(root, options).subfolder(check_name(name or prepared.default_name))
@@ -52,7 +52,7 @@ def run_search(
     pipeline = SearchPipeline(prepared, records, budget or Budget(), finalists=finalists, retention=retention)
     if pipeline.budget.gpu_hours is not None:
         raise ConfigurationError(
-            f"budget.gpu_hours ({pipeline.budget.gpu_hours}) needs a GPU: run_search trains on the CPU"
+            f"budget.gpu_hours={pipeline.budget.gpu_hours}: needs a GPU: run_search trains on the CPU"
         )
     if pipeline.ended_by():
         return pipeline.summary()

@@ -68,10 +68,10 @@ class Search:
     def __post_init__(self) -> None:
         if self.on_missing_weights not in ("ancestor", "scratch", "fail"):
             raise ConfigurationError(
-                f"on_missing_weights ({self.on_missing_weights!r}) must be ancestor, scratch or fail"
+                f"on_missing_weights={self.on_missing_weights!r}: must be ancestor, scratch or fail"
             )
         if self.slots < 1 or self.n_threads < 1:
-            raise ConfigurationError(f"slots ({self.slots}) and n_threads ({self.n_threads}) must be at least 1")
+            raise ConfigurationError(f"slots={self.slots}, n_threads={self.n_threads}: must be at least 1")
 
     def build(self) -> PreparedSearch:
         """Returns the search with its parts built, and its identity.

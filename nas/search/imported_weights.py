@@ -51,7 +51,7 @@ class WeightsFileProblem(Problem):
         try:
             content = read_file(self.file, {})
         except OSError as error:
-            raise StorageError(f"init.weights ({self.file}) can't be read ({error})") from error
+            raise StorageError(f"init.weights={self.file}: can't be read ({error})") from error
         tensors = load(content)
         run.save({name: tensors[name] for name in sorted(tensors, key=_order)})
         return {"tensors": float(len(tensors))}
@@ -85,7 +85,7 @@ def import_weights(records: Records, init: SearchInit) -> None:
     if init.file is None:
         if other_search_checkpoint(records, init.weights) is None and not records.load()[0]:
             raise ConfigurationError(
-                f"init.weights ({init.weights}): no such trial with weights under this root; name one of "
+                f"init.weights={init.weights}: no such trial with weights under this root. Name one of "
                 "another search there (`python -m flows.report` lists them), or a safetensors file"
             )
         return
@@ -104,4 +104,4 @@ def import_weights(records: Records, init: SearchInit) -> None:
     trial = own.finished_trial(0)
     if trial is None or trial.state is not State.COMPLETE:
         error = "" if trial is None else (trial.error or "").strip().splitlines()[-1]
-        raise ConfigurationError(f"init.weights ({init.file}) must be a file of safetensors: {error}")
+        raise ConfigurationError(f"init.weights={init.file}: must be a file of safetensors: {error}")

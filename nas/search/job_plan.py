@@ -37,7 +37,7 @@ class JobPlan:
             return cls(trials_per_job=None, loops=loops)
         if isinstance(trials_per_job, bool) or not isinstance(trials_per_job, int) or trials_per_job < 1:
             raise ConfigurationError(
-                f"job.trials_per_job ({trials_per_job!r}) must be a whole number of at least 1, or unlimited"
+                f"job.trials_per_job={trials_per_job!r}: must be a whole number of at least 1, or unlimited"
             )
         return cls(trials_per_job=trials_per_job, loops=loops)
 

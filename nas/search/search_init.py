@@ -49,7 +49,7 @@ class SearchInit:
         """
         for name, value in (("points", points), ("weights", weights)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(f"init.{name} ({value!r}) must be a file's path or URL")
+                raise ConfigurationError(f"init.{name}={value!r}: must be a file's path or URL")
         found = () if points is None else _points(str(points))
         if weights is None or _OTHER_SEARCH.fullmatch(str(weights)):
             return cls(points=found, weights=None if weights is None else str(weights))
@@ -103,9 +103,9 @@ def _points(url: str) -> tuple[Point, ...]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"init.points ({url}) must be a JSON list of points: {error}") from error
+        raise ConfigurationError(f"init.points={url}: must be a JSON list of points: {error}") from error
     if not isinstance(found, list) or not found or not all(isinstance(point, dict) for point in found):
-        raise ConfigurationError(f'init.points ({url}) must be a JSON list of points: [{{"width": 16}}]')
+        raise ConfigurationError(f'init.points={url}: must be a JSON list of points: [{{"width": 16}}]')
     return tuple(found)
 
 
@@ -115,9 +115,9 @@ def _check_tensors(content: bytes, url: str) -> None:
     try:
         tensors = deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise ConfigurationError(f"init.weights ({url}) must be a file of safetensors: {error}") from error
+        raise ConfigurationError(f"init.weights={url}: must be a file of safetensors: {error}") from error
     if not tensors:
-        raise ConfigurationError(f"init.weights ({url}) holds no tensors; name a file that does, or leave it out")
+        raise ConfigurationError(f"init.weights={url}: holds no tensors. Name a file that does, or leave it out.")
 
 
 def _content(name: str, url: str) -> bytes:
@@ -125,6 +125,6 @@ def _content(name: str, url: str) -> bytes:
         return read_file(url, {})
     except OSError as error:
         raise ConfigurationError(
-            f"init.{name} ({url}) can't be read ({error}); give a file's path or URL"
+            f"init.{name}={url}: can't be read ({error}). Give a file's path or URL."
             + (", or another search's trial as NAME:42" if name == "weights" else "")
         ) from error

@@ -56,7 +56,7 @@ class AshaStopper(Stopper):
         last_start = min_steps * reduction ** (brackets - 1)
         if max_steps is not None and max_steps <= last_start:
             raise ConfigurationError(
-                f"max_steps ({max_steps}) must be greater than the first rung of the last bracket ({last_start} = "
+                f"max_steps={max_steps}: must be greater than the first rung of the last bracket ({last_start} = "
                 f"min_steps * reduction ** (brackets - 1)). Lower brackets or min_steps"
             )
         self.min_steps = min_steps

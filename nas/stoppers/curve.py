@@ -55,13 +55,13 @@ class CurveStopper(Stopper):
         super().__init__(metrics)
         check_number("threshold", threshold)
         if not 0 < threshold < 1:
-            raise ConfigurationError(f"threshold ({threshold}) must be between 0 and 1")
+            raise ConfigurationError(f"threshold={threshold}: must be between 0 and 1")
         check_int("start_step", start_step, 0)
         check_int("min_reports", min_reports, 4)
         if target_step is not None:
             check_int("target_step", target_step, 1)
         if target_step is not None and target_step <= start_step:
-            raise ConfigurationError(f"target_step ({target_step}) must be greater than start_step ({start_step})")
+            raise ConfigurationError(f"target_step={target_step}: must be greater than start_step ({start_step})")
         self.threshold = threshold
         self.start_step = start_step
         self.min_reports = min_reports

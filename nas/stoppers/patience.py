@@ -27,7 +27,7 @@ class PatienceStopper(Stopper):
         check_int("n_reports", n_reports, 1)
         check_number("min_delta", min_delta)
         if min_delta < 0:
-            raise ConfigurationError(f"min_delta ({min_delta}) must be at least 0")
+            raise ConfigurationError(f"min_delta={min_delta}: must be at least 0")
         self.n_reports = n_reports
         self.min_delta = min_delta
 

@@ -122,7 +122,7 @@ def link_new(temporary: str, target: str) -> None:
         if error.errno not in NO_LINKS:
             raise
         reason = f"its file system refuses hard links ({error.strerror})"
-        raise StorageError(f"can't publish {target}: {reason}; choose another storage.root") from error
+        raise StorageError(f"can't publish {target}: {reason}. Choose another storage.root.") from error
     with suppress(OSError):
         os.unlink(temporary)
 

@@ -148,7 +148,7 @@ class ResumePointSaver:
         every_s = self._every_s if every_s is None else every_s
         if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not every_s >= 0:
             raise ConfigurationError(
-                f"run.save_resume_point: step ({step!r}) must be a whole number and every_s ({every_s!r}) a number of "
+                f"run.save_resume_point: step={step!r}, every_s={every_s!r}: must be a whole number and a number of "
                 "seconds, neither negative"
             )
         if self._trial.is_finished or (not force and time.monotonic() - self._saved_s < every_s):

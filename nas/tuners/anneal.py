@@ -50,7 +50,7 @@ class AnnealTuner(Tuner):
         check_int("n_initial_points", n_initial_points, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigurationError(f"{name} ({value!r}) must be a number of at least 0")
+                raise ConfigurationError(f"{name}={value!r}: must be a number of at least 0")
         self.n_initial_points = n_initial_points
         self.mean_rank = mean_rank
         self.shrink = shrink

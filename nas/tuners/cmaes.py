@@ -57,10 +57,10 @@ class CmaEsTuner(DonorTuner):
         whole = isinstance(population_size, int) and not isinstance(population_size, bool)
         if population_size is not None and (not whole or population_size < 3):
             raise ConfigurationError(
-                f"tuner.population_size ({population_size!r}) must be a whole number of at least 3, or null"
+                f"tuner.population_size={population_size!r}: must be a whole number of at least 3, or null"
             )
         if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma <= 1:
-            raise ConfigurationError(f"tuner.sigma ({sigma!r}) must be a number over 0 and at most 1")
+            raise ConfigurationError(f"tuner.sigma={sigma!r}: must be a number over 0 and at most 1")
         try:
             import cmaes  # noqa: F401
         except ImportError as error:

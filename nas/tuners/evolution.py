@@ -62,24 +62,24 @@ class EvolutionTuner(Tuner):
         super().__init__(space, metrics, seed=seed)
         for name, value in (("population_size", population_size), ("sample_size", sample_size)):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigurationError(f"{name} ({value!r}) must be a whole number")
+                raise ConfigurationError(f"{name}={value!r}: must be a whole number")
         if population_size < 1:
-            raise ConfigurationError(f"population_size ({population_size}) must be at least 1")
+            raise ConfigurationError(f"population_size={population_size}: must be at least 1")
         if not 1 <= sample_size <= population_size:
             raise ConfigurationError(
-                f"sample_size ({sample_size}) must lie between 1 and population_size ({population_size})"
+                f"sample_size={sample_size}: must lie between 1 and population_size ({population_size})"
             )
         if isinstance(crossover, bool) or not isinstance(crossover, int | float) or not 0 <= crossover <= 1:
-            raise ConfigurationError(f"crossover ({crossover!r}) must be a probability: a number from 0 to 1")
+            raise ConfigurationError(f"crossover={crossover!r}: must be a probability: a number from 0 to 1")
         if replacement not in get_args(Replacement):
-            raise ConfigurationError(f"replacement ({replacement!r}) must be one of {', '.join(get_args(Replacement))}")
+            raise ConfigurationError(f"replacement={replacement!r}: must be one of {', '.join(get_args(Replacement))}")
         if replacement == "loser" and sample_size < 2:
-            raise ConfigurationError(f"sample_size ({sample_size}) must be at least 2 with replacement=loser")
+            raise ConfigurationError(f"sample_size={sample_size}: must be at least 2 with replacement=loser")
         self.population_size = population_size
         self.sample_size = sample_size
         self.crossover = crossover
         if donor not in get_args(First):
-            raise ConfigurationError(f"tuner.donor ({donor!r}) must be one of {', '.join(get_args(First))}")
+            raise ConfigurationError(f"tuner.donor={donor!r}: must be one of {', '.join(get_args(First))}")
         self.replacement = replacement
         self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 

@@ -88,7 +88,7 @@ class NetworkMorphismTuner(Tuner):
             check_int(f"tuner.{name}", value, least)
         check_max_points(max_points, n_initial_points)
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
-            raise ConfigurationError(f"tuner.beta ({beta!r}) must be a finite number of at least 0; try 2.5")
+            raise ConfigurationError(f"tuner.beta={beta!r}: must be a finite number of at least 0. Try 2.5.")
         self.n_initial_points = n_initial_points
         self.n_candidates = n_candidates
         self.max_steps = max_steps

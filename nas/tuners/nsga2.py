@@ -53,7 +53,7 @@ class Nsga2Tuner(Tuner):
         check_int("population_size", population_size, 2)
         rate = crossover_rate
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-            raise ConfigurationError(f"crossover_rate ({rate!r}) must be a number between 0 and 1")
+            raise ConfigurationError(f"crossover_rate={rate!r}: must be a number between 0 and 1")
         self.population_size = population_size
         self.crossover_rate = crossover_rate
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache

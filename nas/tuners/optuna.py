@@ -70,7 +70,7 @@ class OptunaTuner(DonorTuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
         if sampler not in _SAMPLERS:
-            raise ConfigurationError(f"tuner.sampler ({sampler!r}) must be one of {', '.join(_SAMPLERS)}")
+            raise ConfigurationError(f"tuner.sampler={sampler!r}: must be one of {', '.join(_SAMPLERS)}")
         if max_points is not None:
             check_int("tuner.max_points", max_points, 2)
         self.sampler = sampler
@@ -88,7 +88,7 @@ class OptunaTuner(DonorTuner):
         try:
             self._sampler(0)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
+            raise ConfigurationError(f"tuner.options={self.options}: {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the sampler's suggestion, a new point near it, or a random one."""

@@ -70,11 +70,11 @@ class PbtTuner(Tuner):
         check_int("population_size", population_size, 2)
         for name, value, low, high in (("fraction", fraction, 0.0, 0.5), ("resample", resample, 0.0, 1.0)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ConfigurationError(f"{name} ({value!r}) must be a number from {low} to {high}")
+                raise ConfigurationError(f"{name}={value!r}: must be a number from {low} to {high}")
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 < factor <= 10:
-            raise ConfigurationError(f"factor ({factor!r}) must be a number over 1 and at most 10")
+            raise ConfigurationError(f"factor={factor!r}: must be a number over 1 and at most 10")
         if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
-            raise ConfigurationError(f"perturbed ({perturbed!r}) must be a list of names, or null")
+            raise ConfigurationError(f"perturbed={perturbed!r}: must be a list of names, or null")
         if perturbed is not None:
             _check_perturbed(space, perturbed)
         self.population_size = population_size
@@ -198,5 +198,5 @@ def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
         )
     if not perturbed:
         raise ConfigurationError(
-            f"perturbed ([]) must name decisions of the space, such as {closest_names('', names)}, or be null"
+            f"perturbed=[]: must name decisions of the space, such as {closest_names('', names)}, or be null"
         )

@@ -67,9 +67,9 @@ class ReinforceTuner(DonorTuner):
             ("entropy", entropy, 10.0),
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
-                raise ConfigurationError(f"{name} ({value!r}) must be a number from 0 to {high:g}")
+                raise ConfigurationError(f"{name}={value!r}: must be a number from 0 to {high:g}")
         if isinstance(bins, bool) or not isinstance(bins, int) or not 2 <= bins <= 1000:
-            raise ConfigurationError(f"bins ({bins!r}) must be a whole number from 2 to 1000")
+            raise ConfigurationError(f"bins={bins!r}: must be a whole number from 2 to 1000")
         self.learning_rate = learning_rate
         self.decay = decay
         self.entropy = entropy

@@ -64,7 +64,7 @@ class SmacTuner(DonorTuner):
         check_int("tuner.n_initial_points", n_initial_points, 1)
         is_number = isinstance(random_share, int | float) and not isinstance(random_share, bool)
         if not is_number or not 0 <= random_share < 1:
-            raise ConfigurationError(f"tuner.random_share ({random_share!r}) must be a number from 0, and under 1")
+            raise ConfigurationError(f"tuner.random_share={random_share!r}: must be a number from 0, and under 1")
         self.n_initial_points = n_initial_points
         self.options = dict(options or {})
         self.random_share = random_share
@@ -79,7 +79,7 @@ class SmacTuner(DonorTuner):
                 try:
                     self._facade(folder, 0, n_trials=0)
                 except (TypeError, ValueError) as error:
-                    raise ConfigurationError(f"tuner.options ({self.options}): {error}") from error
+                    raise ConfigurationError(f"tuner.options={self.options}: {error}") from error
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns an initial point while few trials have scores, else SMAC's suggestion if it is new."""

@@ -306,7 +306,7 @@ MISTAKES = {
     "unknown_search": (("name=nope",), r"no search nope among 1 under"),
     "unknown_plan": (("keep=some",), r"keep=some: must be all, frontier, best:K or last:K"),
     "impossible_budget": (("storage.max_gb=-1",), r"storage\.max_gb=-1: must be a number of gigabytes"),
-    "no_switch": (("dry_run=maybe",), r"dry_run \('maybe'\) must be true or false"),
+    "no_switch": (("dry_run=maybe",), r"dry_run='maybe': must be true or false"),
     "unknown_key": (("keeep=all",), r"unknown key keeep; did you mean keep\?"),
     "in_memory": (("storage=memory", "storage.root=memory://x"), "exists in the searching process only"),
 }

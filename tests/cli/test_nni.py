@@ -100,7 +100,7 @@ def test_mistakes_are_one_line(experiment: Path) -> None:
     policy = run(experiment, "--config", "config.yml", "policy=full", "runner=debug", module="flows.nni")
 
     assert (morphism.status, absent.status, nothing.status, policy.status) == (2, 2, 2, 2)
-    assert "tuner.builtinTunerName (NetworkMorphism)" in morphism.err
+    assert "tuner.builtinTunerName=NetworkMorphism: not supported" in morphism.err
     assert absent.complaint == "can't read the configuration gone.yml: No such file or directory"
     assert "--config" in nothing.complaint
     assert policy.complaint == "policy is set by the experiment's configuration file: change it there"

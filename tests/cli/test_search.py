@@ -139,7 +139,7 @@ def test_an_exhausted_search_is_finished_at_once(here: Path) -> None:
 
     assert first.status == again.status == 0, again.err
     assert re.fullmatch(
-        r"search \S+ is finished: its tuner has no more proposals; choose another seed or name", finished
+        r"search \S+ is finished: its tuner has no more proposals. Choose another seed or name", finished
     )
     assert first.out.splitlines()[1] == "the tuner has no more proposals: 2 of 9 trials"
     assert summary[1] == "the tuner has no more proposals: 2 trials"

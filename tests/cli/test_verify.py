@@ -108,7 +108,7 @@ def test_search_whose_own_record_is_lost(root: Path, asked: Callable[..., tuple[
     ("overrides", "complaint"),
     [
         (("name=other",), "no search other among 1 under"),
-        (("name=a/b",), "name (a/b) must be"),
+        (("name=a/b",), "name='a/b': must be"),
         (("name=stored", "second=/mnt"), "can't be combined with second or machines"),
         (("name=stored", "machines=2"), "can't be combined with second or machines"),
         (("second=/mnt", "machines=2"), "can't be combined with machines=2"),
@@ -132,7 +132,7 @@ def test_mistakes(
     assert (status, output) == (2, "")
     assert error.startswith("heirloom: ")
     assert error.count("\n") == 1
-    assert complaint in error.replace("name ('a/b')", "name (a/b)")
+    assert complaint in error
 
 
 def test_good_root(tmp_path: Path, asked: Callable[..., tuple[int, str, str]]) -> None:

@@ -163,7 +163,7 @@ class TestLostReplies:
         """Without hard links, the check of the root fails in one line, and nothing is left."""
         with (
             disk.failing("link", errno.EPERM),
-            pytest.raises(ConfigurationError, match=r"root.*hard links.*choose another storage\.root"),
+            pytest.raises(ConfigurationError, match=r"root.*hard links.*Choose another storage\.root"),
         ):
             files.check_writable()
         assert left(files) == WHOLE

@@ -523,7 +523,7 @@ class TestMistakes:
     def test_trials_per_job(self, most: object) -> None:
         """An invalid limit is refused with the allowed values."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec("nas.tuners.random.RandomTuner"), trials_per_job=most)  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match=r"job\.trials_per_job \(.*\) must be .* or unlimited"):
+        with pytest.raises(ConfigurationError, match=r"job\.trials_per_job=.*: must be .* or unlimited"):
             search.build()
 
     def test_problem_without_code(self) -> None:

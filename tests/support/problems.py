@@ -249,7 +249,7 @@ class TroubleProblem(Problem):
         if constructor == "raises" and "heirloom-worker" in _process_name():
             raise ZeroDivisionError("in the constructor")
         if constructor == "configuration" and "heirloom-worker" in _process_name():
-            raise ConfigurationError("depth (7) must be at most 5")
+            raise ConfigurationError("depth=7: must be at most 5")
         if constructor == "ends" and "heirloom-worker" in _process_name():
             os._exit(3)
         if constructor == "hangs" and "heirloom-worker" in _process_name():

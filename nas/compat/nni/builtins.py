@@ -28,7 +28,7 @@ def optimize_mode(choice: TunerChoice, *, strict: bool) -> Direction:
     if mode not in ("maximize", "minimize") and not strict:
         return "maximize"
     if mode not in ("maximize", "minimize"):
-        raise ConfigurationError(f"classArgs.optimize_mode ({mode!r}) must be maximize or minimize")
+        raise ConfigurationError(f"classArgs.optimize_mode={mode!r}: must be maximize or minimize")
     return mode  # type: ignore[no-any-return]
 
 
@@ -41,9 +41,9 @@ def tuner_spec(experiment: Experiment) -> Spec:
     choice = experiment.tuner
     name = str(choice.builtin)
     if name in _UNSUPPORTED_TUNERS:
-        raise ConfigurationError(f"tuner.builtinTunerName ({name}) is not supported: {_UNSUPPORTED_TUNERS[name]}")
+        raise ConfigurationError(f"tuner.builtinTunerName={name}: not supported. {_UNSUPPORTED_TUNERS[name]}")
     if name not in _TUNERS:
-        raise ConfigurationError(f"tuner.builtinTunerName ({name}) must be one of {', '.join(_TUNERS)}")
+        raise ConfigurationError(f"tuner.builtinTunerName={name}: must be one of {', '.join(_TUNERS)}")
     replacement = _TUNERS[name]
     ignored = ("optimize_mode", *replacement.ignored)
     given = {key: value for key, value in choice.arguments.items() if key not in ignored}
@@ -74,7 +74,7 @@ def stopper_spec(choice: TunerChoice) -> Spec:
     else:
         given = "its own class" if choice.builtin is None else repr(choice.builtin)
         raise ConfigurationError(
-            f"assessor ({given}) must be Medianstop or Curvefitting. Write a stopper for other rules "
+            f"assessor={given}: must be Medianstop or Curvefitting. Write a stopper for other rules "
             "(docs/guides/stoppers.md)"
         )
     if arguments:

@@ -149,9 +149,7 @@ class _Reader:
             raise ConfigurationError("trialConcurrency is missing: set the number of jobs at a time")
         code_dir = self._folder / str(trial.get("codeDir", "."))
         if not code_dir.is_dir():
-            raise ConfigurationError(
-                f"trial.codeDir ({trial.get('codeDir')}) must be a folder beside the configuration"
-            )
+            raise ConfigurationError(f"trial.codeDir={trial.get('codeDir')}: must be a folder beside the configuration")
         return Experiment(
             name=str(content.get("experimentName", "experiment")),
             folder=self._folder,
@@ -188,7 +186,7 @@ class _Reader:
             )
         kind = self._content.get("experimentType", "hpo")
         if kind != "hpo":
-            raise ConfigurationError(f"experimentType ({kind}) must be hpo. Other experiments are not supported")
+            raise ConfigurationError(f"experimentType={kind}: must be hpo. Other experiments are not supported")
 
     def _note_platform(self) -> None:
         service = self._content.get("trainingService", {})
@@ -198,7 +196,7 @@ class _Reader:
         if platform == "local":
             return
         if platform not in PLATFORMS:
-            raise ConfigurationError(f"trainingServicePlatform ({platform!r}) must be local or {', '.join(PLATFORMS)}")
+            raise ConfigurationError(f"trainingServicePlatform={platform!r}: must be local or {', '.join(PLATFORMS)}")
         reason = "OpenPAI no longer exists; " if "pai" in str(platform).lower() else ""
         self._note(f"trainingServicePlatform {platform}", f"{reason}{_RUNNERS}")
 
@@ -251,7 +249,7 @@ class _Reader:
             raise ConfigurationError(f"{kind} must have {builtin}, or classFileName and className")
         code_dir = str(content.get("codeDir", content.get("codeDirectory", ".")))
         if not (self._folder / code_dir / class_file).is_file():
-            raise ConfigurationError(f"{kind}.classFileName ({class_file}) must be a file in {self._folder / code_dir}")
+            raise ConfigurationError(f"{kind}.classFileName={class_file}: must be a file in {self._folder / code_dir}")
         return TunerChoice(
             code_dir=code_dir, class_file=class_file, class_name=class_name, arguments=arguments,
             include_intermediate=bool(include),
@@ -269,11 +267,11 @@ class _Reader:
         try:
             content = json.loads((self._folder / str(name)).read_text())
         except OSError as error:
-            raise ConfigurationError(f"searchSpacePath ({name}): {error.strerror}") from error
+            raise ConfigurationError(f"searchSpacePath={name}: {error.strerror}") from error
         except ValueError as error:
-            raise ConfigurationError(f"searchSpacePath ({name}) is not JSON: {error}") from error
+            raise ConfigurationError(f"searchSpacePath={name}: not JSON: {error}") from error
         if not isinstance(content, dict):
-            raise ConfigurationError(f"searchSpacePath ({name}) must contain an object: a name to its _type and _value")
+            raise ConfigurationError(f"searchSpacePath={name}: must contain an object: a name to its _type and _value")
         return content
 
     def _gpus(self, local: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -286,7 +284,7 @@ class _Reader:
             return None
         numbers = indices if isinstance(indices, list) else str(indices).split(",")
         if not all(str(number).strip().isdecimal() for number in numbers):
-            raise ConfigurationError(f"localConfig.gpuIndices ({indices}) must be numbers such as 0,1")
+            raise ConfigurationError(f"localConfig.gpuIndices={indices}: must be numbers such as 0,1")
         return tuple(int(number) for number in numbers)
 
     def _output_dir(self) -> Path | None:
@@ -298,7 +296,7 @@ class _Reader:
         if isinstance(value, list) and name == "trainingService":
             return None
         if value is not None and not isinstance(value, dict):
-            raise ConfigurationError(f"{name} ({value!r:.100}) must be a mapping of fields")
+            raise ConfigurationError(f"{name}={value!r:.100}: must be a mapping of fields")
         return value
 
     def _integer(self, content: Mapping[str, Any], *names: str, least: int) -> int | None:
@@ -313,7 +311,7 @@ class _Reader:
     def _boolean(self, name: str) -> bool:
         value = self._content.get(name, False)
         if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} ({value!r}) must be true or false")
+            raise ConfigurationError(f"{name}={value!r}: must be true or false")
         return value
 
     def _duration(self, *names: str) -> float | None:
@@ -324,6 +322,6 @@ class _Reader:
                 continue
             match = _DURATION.fullmatch(str(value))
             if match is None or isinstance(value, bool):
-                raise ConfigurationError(f"{name} ({value!r}) must be a whole number with s, m, h or d, such as 1h")
+                raise ConfigurationError(f"{name}={value!r}: must be a whole number with s, m, h or d, such as 1h")
             return float(match[1]) * _SECONDS[match[2]]
         return None

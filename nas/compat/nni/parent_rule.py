@@ -50,7 +50,7 @@ class ParentRule:
             return cls((), ())
         names = [name.strip() for name in text.split(",")]
         if not all(name.rstrip("/") for name in names):
-            raise ConfigurationError(f"--parents ({text}) must be none, or names such as prev_id,restore_dir/")
+            raise ConfigurationError(f"--parents={text}: must be none, or names such as prev_id,restore_dir/")
         return cls(
             tuple(name for name in names if not name.endswith("/")),
             tuple(name.rstrip("/") for name in names if name.endswith("/")),

@@ -18,21 +18,19 @@ def link_path(text: str) -> str | None:
     """
     source, equals, target = text.partition("=")
     if not equals or not os.path.isabs(source) or not target:
-        raise ConfigurationError(
-            f"--map ({text}) must be FROM=TO with an absolute FROM, such as /mnt/nfs/nni=/data/nni"
-        )
+        raise ConfigurationError(f"--map={text}: must be FROM=TO with an absolute FROM, such as /mnt/nfs/nni=/data/nni")
     link, folder = Path(source.rstrip("/")), Path(target).expanduser().resolve()
     if link.resolve() == folder and folder.is_dir():
         return None
     if os.path.lexists(link):
-        raise ConfigurationError(f"--map ({text}): {link} exists and is not {folder}. Move it, or omit --map")
+        raise ConfigurationError(f"--map={text}: {link} exists and is not {folder}. Move it, or omit --map")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(folder, target_is_directory=True)
     except OSError as error:
         raise ConfigurationError(
-            f"--map ({text}): {error.filename}: {error.strerror}. "
+            f"--map={text}: {error.filename}: {error.strerror}. "
             f"Run as root: mkdir -p {link.parent}; ln -s {folder} {link}"
         ) from error
     return f"created the link {link} to {folder}"

@@ -92,7 +92,7 @@ class NniProblem(Problem):
         if (first := next(trials, None)) is None:
             return
         if not os.path.isdir(self.code_dir):
-            raise ConfigurationError(f"trial.codeDir ({self.code_dir}) must be a folder on this machine")
+            raise ConfigurationError(f"trial.codeDir={self.code_dir}: must be a folder on this machine")
         derivation = first.derivation
         if isinstance(derivation, dict) and "trial_job_id" in derivation:  # from the experiment's own tuner
             name = check_job_id(derivation["trial_job_id"])

@@ -50,10 +50,10 @@ def nni_search(
     is_builtin = experiment.tuner.builtin is not None
     if is_builtin and parents is not None:
         raise ConfigurationError(
-            f"--parents ({parents}) must not be given with the builtin tuner {experiment.tuner.builtin}"
+            f"--parents={parents}: must not be given with the builtin tuner {experiment.tuner.builtin}"
         )
     if not wait_timeout_s > 0:
-        raise ConfigurationError(f"--patience ({wait_timeout_s:g}) must be a number of seconds greater than 0")
+        raise ConfigurationError(f"--patience={wait_timeout_s:g}: must be a number of seconds greater than 0")
     problem = {
         "command": experiment.command,
         "space": experiment.space if is_builtin else None,
@@ -128,12 +128,10 @@ def _usable_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[in
         return ()
     usable = tuple(gpus) if experiment.gpus is None else experiment.gpus
     if missing := [gpu for gpu in usable if gpu not in gpus]:
-        raise ConfigurationError(
-            f"localConfig.gpuIndices ({missing[0]}) must be among this machine's GPUs {list(gpus)}"
-        )
+        raise ConfigurationError(f"localConfig.gpuIndices={missing[0]}: must be among this machine's GPUs {list(gpus)}")
     if n_gpus > len(usable):
         raise ConfigurationError(
-            f"trial.gpuNum ({n_gpus}) must be at most {len(usable)}, the number of usable GPUs of this machine. "
+            f"trial.gpuNum={n_gpus}: must be at most {len(usable)}, the number of usable GPUs of this machine. "
             "Write gpuNum: 0 to use none"
         )
     return usable

@@ -207,7 +207,7 @@ def _budget(limits: Mapping[str, Any]) -> Budget:
     for name, value in limits.items():
         kinds, allowed = ((int, float), "a number") if name == "TIME_HOURS" else (int, "a whole number")
         if isinstance(value, bool) or not isinstance(value, kinds):
-            raise ConfigurationError(f"budget: {name} ({value!r}) must be {allowed}")
+            raise ConfigurationError(f"budget: {name}={value!r}: must be {allowed}")
     trials, hours = limits.get("MODEL_TRIAL_COUNT"), limits.get("TIME_HOURS")
     trials = None if trials is None or trials < 0 else trials
     return Budget(trials=trials, hours=HOURS if trials is None and hours is None else hours)
@@ -217,7 +217,7 @@ def _device(n_gpus: float) -> str:
     import torch
 
     if n_gpus > 0 and not torch.cuda.is_available():
-        raise ConfigurationError(f"budget: GPU_COUNT ({n_gpus:g}) needs a GPU, but torch finds none on this machine")
+        raise ConfigurationError(f"budget: GPU_COUNT={n_gpus:g}: needs a GPU, but torch finds none on this machine")
     return "cuda" if n_gpus > 0 else "cpu"
 
 

@@ -23,9 +23,9 @@ class KnobValue:
 
     def __init__(self, value: Scalar) -> None:
         if not isinstance(value, bool | int | float | str):
-            raise TypeError(f"a knob's value ({value!r}, {type(value).__name__}) must be an int, float, bool or str")
+            raise TypeError(f"value={value!r} ({type(value).__name__}): must be an int, float, bool or str")
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"a knob's value ({value!r}) must be finite")
+            raise ValueError(f"value={value!r}: must be finite")
         self._value = value
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ CategoricalValue: TypeAlias = Scalar | KnobValue
 
 def _wrapped(values: Iterable[CategoricalValue], name: str) -> list[KnobValue]:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} ({values!r}) must be a list")
+        raise TypeError(f"{name}={values!r}: must be a list")
     found = [value if isinstance(value, KnobValue) else KnobValue(value) for value in values]
     if not found:
         raise ValueError(f"{name} must have at least one value")
@@ -114,9 +114,9 @@ class _RangeKnob(BaseKnob):
         for name, value in (("value_min", value_min), ("value_max", value_max)):
             if isinstance(value, bool) or not isinstance(value, self._kinds) or not math.isfinite(value):
                 kind = "an int" if self._kinds is int else "a finite float or int"
-                raise ValueError(f"{type(self).__name__}: {name} ({value!r}) must be {kind}")
+                raise ValueError(f"{type(self).__name__}: {name}={value!r}: must be {kind}")
         if value_min > value_max:
-            raise ValueError(f"{type(self).__name__}: value_max ({value_max}) must be at least value_min ({value_min})")
+            raise ValueError(f"{type(self).__name__}: value_max={value_max}: must be at least value_min ({value_min})")
         self._value_min, self._value_max, self._is_exp = value_min, value_max, is_exp
 
     @property
@@ -184,7 +184,7 @@ class PolicyKnob(BaseKnob):
 
     def __init__(self, policy: str) -> None:
         if policy not in (*Policy.__members__, *ALIASES):
-            raise ValueError(f"PolicyKnob: policy ({policy!r}) must be one of {', '.join((*Policy, *ALIASES))}")
+            raise ValueError(f"PolicyKnob: policy={policy!r}: must be one of {', '.join((*Policy, *ALIASES))}")
         self._policy = policy
 
     @property
@@ -208,7 +208,7 @@ class ArchKnob(BaseKnob):
 
     def __init__(self, items: Iterable[Iterable[CategoricalValue]]) -> None:
         if isinstance(items, str) or not isinstance(items, Iterable):
-            raise TypeError(f"ArchKnob: items ({items!r}) must be a list of lists")
+            raise TypeError(f"ArchKnob: items={items!r}: must be a list of lists")
         self._items = [_wrapped(values, f"ArchKnob: items[{i}]") for i, values in enumerate(items)]
 
     def __len__(self) -> int:

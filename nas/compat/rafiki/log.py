@@ -74,5 +74,5 @@ def number_text(value: float) -> str:
 def _number(name: str, value: object) -> float:
     plain = value.item() if isinstance(value, np.integer | np.floating) else value
     if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise TypeError(f"metric {name} ({value!r:.100}, {type(value).__name__}) must be an int or a float")
+        raise TypeError(f"metric {name}={value!r:.100} ({type(value).__name__}): must be an int or a float")
     return plain

@@ -46,7 +46,7 @@ def to_tensors(params: object) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for name, value in params.items():
         if not isinstance(name, str) or "//" in name or not name:
-            raise InvalidParamsFormatError(f"a parameter's name ({name!r}) must be a string without //")
+            raise InvalidParamsFormatError(f"a parameter's name={name!r}: must be a string without //")
         index[name], array = _entry(name, value)
         if array is not None:
             tensors[name] = torch.from_numpy(array)
@@ -89,9 +89,7 @@ def _entry(name: str, value: object) -> tuple[dict[str, Any], np.ndarray[Any, An
     if value is None or isinstance(value, bool | int | float):
         return {"is": "value", "value": value}, None
     remedy = ". Call .cpu().numpy() on it" if _kind(value) == "Tensor" else ""
-    raise InvalidParamsFormatError(
-        f"parameter {name} ({_kind(value)}) must be a str, int, float or numpy array{remedy}"
-    )
+    raise InvalidParamsFormatError(f"parameter {name}={_kind(value)}: must be a str, int, float or numpy array{remedy}")
 
 
 def _value(entry: Mapping[str, Any], tensor: torch.Tensor | None) -> Any:

@@ -182,9 +182,9 @@ class RafikiProblem(Problem):
         try:
             found = json.loads(Path(self.queries).read_text())
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"problem.queries ({self.queries}) can't be read as JSON: {error}") from error
+            raise ConfigurationError(f"problem.queries={self.queries}: can't be read as JSON: {error}") from error
         if not isinstance(found, list):
-            raise ConfigurationError(f"problem.queries ({self.queries}) must contain a JSON list of queries")
+            raise ConfigurationError(f"problem.queries={self.queries}: must contain a JSON list of queries")
         return found
 
     def _knob(self, name: str, knob: BaseKnob) -> BaseKnob:
@@ -200,7 +200,7 @@ class RafikiProblem(Problem):
                     f"problem.{name} is missing: add problem.{name}=FILE, which {self.template.name} reads"
                 )
             if value is not None and "://" not in str(value) and not Path(str(value)).exists():
-                raise ConfigurationError(f"problem.{name} ({value}) must be an existing file or folder")
+                raise ConfigurationError(f"problem.{name}={value}: must be an existing file or folder")
         if self.queries is not None:
             _ = self._queries
 

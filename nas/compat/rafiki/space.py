@@ -40,7 +40,7 @@ def knob_space(knobs: Mapping[str, BaseKnob]) -> ParameterSpace:
     parameters = {}
     for name, knob in knobs.items():
         if not isinstance(name, str) or not isinstance(knob, BaseKnob):
-            raise ConfigurationError(f"knob {name!r} ({knob!r:.200}) must be a knob with a string as its name")
+            raise ConfigurationError(f"knob {name!r}={knob!r:.200}: must be a knob with a string as its name")
         try:
             if not isinstance(knob, PolicyKnob):
                 parameters[name] = _parameter(name, knob)
@@ -77,7 +77,7 @@ def fixed_knob(name: str, value: object, knob: BaseKnob) -> BaseKnob:
     """
     if isinstance(knob, ArchKnob):
         if not isinstance(value, list | tuple) or len(value) != len(knob):
-            raise ConfigurationError(f"{name} ({value!r}) must be a list of {len(knob)} values, like its ArchKnob")
+            raise ConfigurationError(f"{name}={value!r}: must be a list of {len(knob)} values, like its ArchKnob")
         items = []
         for i, (item, candidates) in enumerate(zip(value, knob.items, strict=True)):
             items.append([_checked_value(f"{name}[{i}]", item, {candidate.dtype for candidate in candidates})])
@@ -93,7 +93,7 @@ def _checked_value(name: str, value: object, kinds: set[type]) -> Any:
     if type(value) is int and float in kinds:
         return float(value)
     allowed = " or ".join(sorted(TYPE_NAMES[kind] for kind in kinds))
-    raise ConfigurationError(f"{name} ({value!r}, {type(value).__name__}) must be {allowed}, like its knob")
+    raise ConfigurationError(f"{name}={value!r} ({type(value).__name__}): must be {allowed}, like its knob")
 
 
 def _parameter(name: str, knob: BaseKnob) -> Any:

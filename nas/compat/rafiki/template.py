@@ -233,12 +233,12 @@ def load_template(file: object, class_name: str | None = None) -> Template:
     path = Path(str(file))
     if path.suffix != ".py":
         raise ConfigurationError(
-            f"problem.file ({file}) must be a Python file. Unpack an archive and give the file in it"
+            f"problem.file={file}: must be a Python file. Unpack an archive and give the file in it"
         )
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"problem.file ({file}) can't be read: {error.strerror or error}") from error
+        raise ConfigurationError(f"problem.file={file}: can't be read: {error.strerror or error}") from error
     digest = hashlib.sha256(content).hexdigest()[:16]
     with importing(path):
         class_ = _model_class(_module(path, digest), path, class_name)
@@ -298,7 +298,7 @@ def _model_class(module: ModuleType, path: Path, class_name: str | None) -> type
     found = getattr(module, str(class_name), None)
     if not isinstance(found, type):
         known = f"; it defines {', '.join(models)}" if models else ""
-        raise ConfigurationError(f"problem.class_name ({class_name}): {path} has no such class{known}")
+        raise ConfigurationError(f"problem.class_name={class_name}: {path} has no such class{known}")
     if not issubclass(found, BaseModel):
         raise ConfigurationError(f"{class_name} in {path} must extend rafiki.model.BaseModel")
     return found
@@ -326,5 +326,5 @@ def _knobs(class_: type[BaseModel], path: Path) -> dict[str, BaseKnob]:
         raise ConfigurationError(f"{method} must return a dict of knobs by name, not {knobs!r:.100}")
     for name, knob in knobs.items():
         if not isinstance(name, str) or not isinstance(knob, BaseKnob):
-            raise ConfigurationError(f"{method}: {name!r} ({knob!r:.100}) must be a knob with a string as its name")
+            raise ConfigurationError(f"{method}: {name!r}={knob!r:.100}: must be a knob with a string as its name")
     return dict(knobs)

@@ -149,7 +149,7 @@ class Connection:
             kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}[parts.scheme]
             self._http = kind(parts.hostname, parts.port)
         except (ValueError, KeyError, http.client.InvalidURL) as error:
-            raise ConfigurationError(f"channel ({url}) must be http://HOST:PORT, as the driver printed it") from error
+            raise ConfigurationError(f"channel={url}: must be http://HOST:PORT, as the driver printed it") from error
         self._prefix = parts.path
         self._headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
 

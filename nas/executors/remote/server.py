@@ -104,8 +104,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         return found
     except OSError as error:
         raise ConfigurationError(
-            f"channel.host={host} channel.port={port}: can't listen there ({error.strerror or error}); "
-            "name another address of this machine or another port; channel.port=null takes any that is free"
+            f"channel.host={host} channel.port={port}: can't listen there ({error.strerror or error}). "
+            "Name another address of this machine or another port; channel.port=null takes any that is free"
         ) from error
 
 

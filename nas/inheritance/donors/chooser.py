@@ -39,7 +39,7 @@ class DonorChooser:
     def __init__(self, choice: str, space: Space, metric: Metric) -> None:
         self.choice = str(choice).lower()
         if self.choice not in CHOICES:
-            raise ConfigurationError(f"tuner.donor ({choice!r}) must be one of {', '.join(CHOICES)}")
+            raise ConfigurationError(f"tuner.donor={choice!r}: must be one of {', '.join(CHOICES)}")
         self._space = space
         self._metric = metric
         self._lineage_donors = LineageDonors(space, metric)

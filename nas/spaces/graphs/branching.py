@@ -52,7 +52,7 @@ class Split(Operation):
         node = network[self.node]
         size = size_of(node)
         if not 1 <= self.at < size:
-            raise PointError(f"{node}: at ({self.at}) must be from 1 to below its {size} channels; correct it")
+            raise PointError(f"{node}: at={self.at}: must be from 1 to below its {size} channels")
         rest, concat = network.new_ids(2)
         nodes = [
             Node(rest, with_size(node.layer, size - self.at), node.inputs),
@@ -83,13 +83,13 @@ class Merge(Operation):
         if join is None or not isinstance(join.layer, Add | Concat) or not like or first.id == second.id:
             raise PointError(
                 f"{first} and {second} must have the same input, the same attributes except the size, and one add or "
-                "concat as their only consumer; choose others"
+                "concat as their only consumer. Choose others."
             )
         layer = first.layer
         if isinstance(join.layer, Concat):
             place = join.inputs.index(first.id)
             if join.inputs[place + 1 : place + 2] != (second.id,):
-                raise PointError(f"{second} must come right after {first} in {join}; choose others")
+                raise PointError(f"{second} must come right after {first} in {join}. Choose others.")
             layer = with_size(layer, sum(size))
         nodes = [node for node in network.nodes if node.id != second.id]
         left = tuple(source for source in join.inputs if source != second.id)

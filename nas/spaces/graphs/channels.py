@@ -40,7 +40,7 @@ def spread(network: Network, given: Mapping[int, ChannelMap]) -> dict[int, Chann
                 found = _output_map(network, node, maps, required)
             elif not isinstance(node.layer, Conv | Linear) and not maps.keys().isdisjoint(node.inputs):
                 raise PointError(
-                    f"{node}: its inputs would change as well, because an add connects them to it; choose another"
+                    f"{node}: its inputs would change as well, because an add connects them to it. Choose another."
                 )
             if found is not None:
                 maps[node.id] = found
@@ -49,7 +49,7 @@ def spread(network: Network, given: Mapping[int, ChannelMap]) -> dict[int, Chann
         else:
             break
     if network.output.id in maps:
-        raise PointError(f"{network.output}: its channels are the network's output, and can't change; choose another")
+        raise PointError(f"{network.output}: its channels are the network's output, and can't change. Choose another.")
     return maps
 
 
@@ -86,7 +86,7 @@ def _output_map(
             if one is None:
                 _require(network, source, changed[0], required, set())
             elif one != changed[0]:
-                raise PointError(f"{node}: its inputs would change differently; choose another node")
+                raise PointError(f"{node}: its inputs would change differently. Choose another node.")
     return changed[0]
 
 
@@ -99,17 +99,17 @@ def _require(
     seen.add((id, change))
     if id == INPUT or NEW in change:
         what = "the network's input" if id == INPUT else network[id]
-        raise PointError(f"{what}: its channels can't change, but an add needs it; choose another node")
+        raise PointError(f"{what}: its channels can't change, but an add needs it. Choose another node.")
     node = network[id]
     if isinstance(node.layer, Conv | Linear):
         if required.setdefault(id, change) != change:
-            raise PointError(f"{node}: two adds would change it differently; choose another node")
+            raise PointError(f"{node}: two adds would change it differently. Choose another node.")
     elif isinstance(node.layer, Concat):
         for source, part in zip(node.inputs, _input_maps(network, node, change), strict=True):
             if part != _identity(network, source):
                 _require(network, source, part, required, seen)
     elif isinstance(node.layer, Flatten):
-        raise PointError(f"{node}: single features of an image can't change; choose another node")
+        raise PointError(f"{node}: single features of an image can't change. Choose another node.")
     else:
         for source in node.inputs:
             _require(network, source, change, required, seen)
@@ -139,5 +139,5 @@ def _input_maps(network: Network, node: Node, change: ChannelMap) -> list[Channe
         parts.append(tuple(channel - offset for channel in change[start:place]))
         offset = end
     if place < len(change) or () in parts:
-        raise PointError(f"{node}: its inputs can't change, but an add needs it; choose another node")
+        raise PointError(f"{node}: its inputs can't change, but an add needs it. Choose another node.")
     return parts

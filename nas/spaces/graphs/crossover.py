@@ -46,12 +46,12 @@ class Crossing:
             allowed = bottlenecks(network)
             if type(cut) is not int or cut not in allowed:
                 raise PointError(
-                    f"cuts[{index}] ({short_repr(cut)}) must be a node that all paths go through; "
-                    f"choose one of {allowed}"
+                    f"cuts[{index}]={short_repr(cut)}: must be a node that all paths go through. "
+                    f"Choose one of {allowed}"
                 )
         if type(self.begins) is not int or self.begins not in (0, 1):
             raise PointError(
-                f"{CROSSING}: begins ({short_repr(self.begins)}) must be 0 or 1, "
+                f"{CROSSING}: begins={short_repr(self.begins)}: must be 0 or 1, "
                 "the index of the network of the first part"
             )
         begins, ends = self.begins, 1 - self.begins
@@ -92,11 +92,11 @@ class Crossing:
             return None
         found = data[CROSSING]
         if not isinstance(found, Mapping) or {*found} != {*_FIELDS}:
-            raise PointError(f"{CROSSING} ({short_repr(found)}) must be a dict of {', '.join(_FIELDS)}")
+            raise PointError(f"{CROSSING}={short_repr(found)}: must be a dict of {', '.join(_FIELDS)}")
         networks, cuts, begins = found["networks"], found["cuts"], found["begins"]
         for name, value in (("networks", networks), ("cuts", cuts)):
             if not isinstance(value, list) or len(value) != 2:
-                raise PointError(f"{CROSSING}: {name} ({short_repr(value)}) must be a list of two")
+                raise PointError(f"{CROSSING}: {name}={short_repr(value)}: must be a list of two")
         one, other = map(Network.from_json, networks)
         return cls((one, other), (cuts[0], cuts[1]), begins, operations_from_json(CROSSING, found["operations"]))
 
@@ -159,6 +159,6 @@ def _names(beginning: tuple[Node, ...], end: tuple[Node, ...], greatest: int) ->
         name = next(free, None) if node.id in first_ids else node.id
         if name is None:
             n_nodes = len(beginning) + len(end)
-            raise PointError(f"the two parts have {n_nodes} nodes; they must have at most {MAX_NODES}; remove some")
+            raise PointError(f"the two parts have {n_nodes} nodes; they must have at most {MAX_NODES}. Remove some.")
         names[node.id] = name
     return names

@@ -44,7 +44,7 @@ class Derivation:
             return None
         found = data[_KEY]
         if not isinstance(found, Mapping) or {*found} != {"network", "operations"}:
-            raise PointError(f"{_KEY} ({short_repr(found)}) must be a dict of network and operations")
+            raise PointError(f"{_KEY}={short_repr(found)}: must be a dict of network and operations")
         return cls(Network.from_json(found["network"]), operations_from_json(_KEY, found["operations"]))
 
 

@@ -86,7 +86,7 @@ class Conv(Layer):
         _check_size("channels", self.channels)
         _check_size("kernel", self.kernel, MAX_KERNEL)
         if self.kernel % 2 == 0:
-            raise ReasonError(f"kernel ({self.kernel}) must be odd, from 1 to {MAX_KERNEL}; add or take 1")
+            raise ReasonError(f"kernel={self.kernel}: must be odd, from 1 to {MAX_KERNEL}. Add or take 1.")
         _check_size("stride", self.stride)
         _check_bool("bias", self.bias)
 
@@ -115,7 +115,7 @@ class Linear(Layer):
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Returns ``(features,)``."""
         if len(inputs[0]) != 1:
-            raise ReasonError(f"its input {inputs[0]} must be a vector; put a flatten or a global_pool before it")
+            raise ReasonError(f"its input {inputs[0]} must be a vector. Put a flatten or a global_pool before it.")
         return (self.features,)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
@@ -146,7 +146,7 @@ class Activation(Layer):
     def __post_init__(self) -> None:
         if self.kind not in get_args(Activations):
             raise ReasonError(
-                f"kind ({short_repr(self.kind)}) must be one of {', '.join(get_args(Activations))}; choose one"
+                f"kind={short_repr(self.kind)}: must be one of {', '.join(get_args(Activations))}. Choose one."
             )
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -178,7 +178,7 @@ class Pool(Layer):
 
     def __post_init__(self) -> None:
         if self.kind not in ("max", "mean"):
-            raise ReasonError(f"kind ({short_repr(self.kind)}) must be one of max, mean; choose one")
+            raise ReasonError(f"kind={short_repr(self.kind)}: must be one of max, mean. Choose one.")
         _check_size("kernel", self.kernel, MAX_KERNEL)
         _check_size("stride", self.stride)
 
@@ -187,7 +187,7 @@ class Pool(Layer):
         channels, *sides = _image(self, inputs[0])
         padded = [side + 2 * ((self.kernel - 1) // 2) - self.kernel for side in sides]
         if min(padded) < 0:
-            raise ReasonError(f"kernel ({self.kernel}) is larger than its input {inputs[0]}; make it smaller")
+            raise ReasonError(f"kernel={self.kernel}: is larger than its input {inputs[0]}. Make it smaller.")
         return channels, *(side // self.stride + 1 for side in padded)
 
 
@@ -225,7 +225,7 @@ class Add(Layer):
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Returns the shape of each of its inputs."""
         if len({*inputs}) != 1:
-            raise ReasonError(f"its inputs {' and '.join(map(str, inputs))} must have the same shape; make them equal")
+            raise ReasonError(f"its inputs {' and '.join(map(str, inputs))} must have the same shape. Make them equal.")
         return inputs[0]
 
 
@@ -257,31 +257,29 @@ def layer_from_json(data: Mapping[str, Any]) -> Layer:
     """
     op = data.get("op")
     if not isinstance(op, str) or op not in LAYERS:
-        raise ReasonError(f"op ({short_repr(op)}) must be one of {closest_names(str(op), LAYERS)}; correct it")
+        raise ReasonError(f"op={short_repr(op)}: must be one of {closest_names(str(op), LAYERS)}")
     kind = LAYERS[op]
     names = [field.name for field in fields(kind)]
     attributes = {name: value for name, value in data.items() if name != "op"}
     if strange := [name for name in attributes if name not in names]:
         allowed = ", ".join(names) or "no attribute"
-        raise ReasonError(
-            f"{strange[0]} ({short_repr(attributes[strange[0]])}) is unknown: it has {allowed}; remove it"
-        )
+        raise ReasonError(f"{strange[0]}={short_repr(attributes[strange[0]])}: unknown, it has {allowed}. Remove it.")
     if missing := [name for name in names if name not in attributes]:
-        raise ReasonError(f"{missing[0]} (missing) must be given; add it")
+        raise ReasonError(f"{missing[0]} (missing) must be given. Add it.")
     return kind(**attributes)
 
 
 def _image(layer: Layer, shape: Shape) -> Shape:
     if len(shape) != 3:
-        raise ReasonError(f"its input {shape} must be an image (channels, height, width); put the {layer.op} earlier")
+        raise ReasonError(f"its input {shape} must be an image (channels, height, width). Put the {layer.op} earlier.")
     return shape
 
 
 def _check_size(name: str, value: object, most: int = MAX_SIZE) -> None:
     if type(value) is not int or not 1 <= value <= most:
-        raise ReasonError(f"{name} ({short_repr(value)}) must be a whole number from 1 to {most}; correct it")
+        raise ReasonError(f"{name}={short_repr(value)}: must be a whole number from 1 to {most}")
 
 
 def _check_bool(name: str, value: object) -> None:
     if type(value) is not bool:
-        raise ReasonError(f"{name} ({short_repr(value)}) must be true or false; correct it")
+        raise ReasonError(f"{name}={short_repr(value)}: must be true or false")

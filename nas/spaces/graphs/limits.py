@@ -51,30 +51,30 @@ class Limits:
             value, least, most = getattr(self, field.name), 2 if field.name == "inputs" else 1, _MOST[field.name]
             if type(value) is not int or not least <= value <= most:
                 raise ConfigurationError(
-                    f"limits.{field.name} ({value!r}) must be a whole number from {least} to {most}; correct it"
+                    f"limits.{field.name}={value!r}: must be a whole number from {least} to {most}"
                 )
 
     def refusal(self, network: Network) -> str | None:
         """Returns why the network is over the limits, or None."""
         if len(network.nodes) > self.nodes:
-            return f"the network has {len(network.nodes)} nodes; it must have at most {self.nodes}; remove some"
+            return f"the network has {len(network.nodes)} nodes; it must have at most {self.nodes}. Remove some."
         if (too_costly := self.costs_too_much(network)) is not None:
             return too_costly
         for node in network.nodes:
             found = _measures(node.layer) | {"inputs": len(node.inputs)}
             for name, value in found.items():
                 if value > getattr(self, name):
-                    return f"{node}: {name} ({value}) must be at most {getattr(self, name)}; make it smaller"
+                    return f"{node}: {name}={value}: must be at most {getattr(self, name)}. Make it smaller."
         return None
 
     def costs_too_much(self, network: Network) -> str | None:
         """Returns why FLOPs or activations are over the limits, or None."""
         if self.flops < MAX_COST and (flops := network.flops) > self.flops:
-            return f"the network takes {flops:,} FLOPs an example; it must take at most {self.flops:,}; make it smaller"
+            return f"the network takes {flops:,} FLOPs an example; at most {self.flops:,} are allowed. Make it smaller."
         if self.activations < MAX_COST and (activations := network.activations) > self.activations:
             return (
-                f"the network has {activations:,} activations an example; it must have at most {self.activations:,}; "
-                "remove layers"
+                f"the network has {activations:,} activations an example; it must have at most {self.activations:,}. "
+                "Remove layers"
             )
         return None
 

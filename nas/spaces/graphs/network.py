@@ -67,18 +67,16 @@ class Network:
         _check_input(self.input_shape, self.input_shape)
         object.__setattr__(self, "shapes", shapes := {INPUT: self.input_shape})
         if type(self.nodes) is not tuple or not all(isinstance(node, Node) for node in self.nodes):
-            raise PointError(f"nodes ({short_repr(self.nodes)}) must be a tuple of Node; Network.from_json reads lists")
+            raise PointError(f"nodes={short_repr(self.nodes)}: must be a tuple of Node; Network.from_json reads lists")
         if not 1 <= len(self.nodes) <= MAX_NODES:
-            raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}; correct it")
+            raise PointError(f"the network has {len(self.nodes)} nodes; it must have 1 to {MAX_NODES}")
         for node in self.nodes:
             if type(node.id) is not int or not 1 <= node.id <= MAX_NODES:
                 raise PointError(f"{node}: its id must be a whole number from 1 to {MAX_NODES}; number it so")
             if type(node.inputs) is not tuple:
-                raise PointError(
-                    f"{node}: its inputs ({short_repr(node.inputs)}) must be a tuple of ids; write them so"
-                )
+                raise PointError(f"{node}: inputs={short_repr(node.inputs)}: must be a tuple of ids. Write them so.")
             if node.id in shapes:
-                raise PointError(f"{node}: another node has this id; give it one of its own")
+                raise PointError(f"{node}: another node has this id. Give it one of its own.")
             try:
                 shapes[node.id] = node.layer.shape(_inputs(node, shapes))
             except ReasonError as error:
@@ -86,7 +84,7 @@ class Network:
         used = {source for node in self.nodes for source in node.inputs}
         for node in self.nodes[:-1]:
             if node.id not in used:
-                raise PointError(f"{node}: no node takes its output, and it is not the last; remove or connect it")
+                raise PointError(f"{node}: no node takes its output, and it is not the last. Remove or connect it.")
 
     @property
     def output(self) -> Node:
@@ -117,7 +115,7 @@ class Network:
         for node in self.nodes:
             if node.id == id:
                 return node
-        raise PointError(f"the network has no node {short_repr(id)}; choose one of {[node.id for node in self.nodes]}")
+        raise PointError(f"the network has no node {short_repr(id)}. Choose one of {[node.id for node in self.nodes]}.")
 
     def __contains__(self, id: object) -> bool:
         return id in self.shapes and id != INPUT
@@ -134,7 +132,7 @@ class Network:
         ids = {node.id for node in self.nodes}
         free = [id for id in range(1, MAX_NODES + 1) if id not in ids]
         if len(free) < n:
-            raise PointError(f"the network has {len(ids)} nodes, and {n} more would be over {MAX_NODES}; remove some")
+            raise PointError(f"the network has {len(ids)} nodes, and {n} more would be over {MAX_NODES}. Remove some.")
         greatest = max(ids)
         above = [id for id in free if id > greatest]
         return above[:n] if len(above) >= n else free[:n]
@@ -176,15 +174,15 @@ class Network:
         shape, nodes = data["input"], data["nodes"]
         _check_input(shape if isinstance(shape, list) else [], shape)
         if not isinstance(nodes, list):
-            raise PointError(f"nodes ({short_repr(nodes)}) must be a list of nodes")
+            raise PointError(f"nodes={short_repr(nodes)}: must be a list of nodes")
         return cls(tuple(shape), tuple(_node_from_json(index, node) for index, node in enumerate(nodes)))
 
 
 def _check_input(sizes: Sequence[Any], given: Any) -> None:
     if len(sizes) not in (1, 3) or not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
         raise PointError(
-            f"input ({short_repr(given)}) must be [channels, height, width] or [features], whole numbers from 1 to "
-            f"{MAX_SIZE}; correct it"
+            f"input={short_repr(given)}: must be [channels, height, width] or [features], whole numbers from 1 to "
+            f"{MAX_SIZE}"
         )
 
 
@@ -192,27 +190,25 @@ def _inputs(node: Node, shapes: Mapping[int, Shape]) -> list[Shape]:
     """Returns the shapes of the node's inputs, which must be earlier nodes."""
     n_inputs = len(node.inputs)
     if node.layer.joins and n_inputs < 2:
-        raise ReasonError(f"it has {n_inputs} inputs and needs at least 2; remove the node or connect another")
+        raise ReasonError(f"it has {n_inputs} inputs and needs at least 2. Remove the node or connect another.")
     if not node.layer.joins and n_inputs != 1:
         raise ReasonError(f"it has {n_inputs} inputs and takes 1; join them by an add or a concat")
     if len({*node.inputs}) < n_inputs:
         raise ReasonError(f"its inputs {list(node.inputs)} must be different ones; take each once")
     for source in node.inputs:
         if source not in shapes:
-            raise ReasonError(
-                f"its input ({short_repr(source)}) must be {INPUT} (the network's) or an earlier node's id"
-            )
+            raise ReasonError(f"input={short_repr(source)}: must be {INPUT} (the network's) or an earlier node's id")
     return [shapes[source] for source in node.inputs]
 
 
 def _node_from_json(index: int, data: Any) -> Node:
     if not isinstance(data, Mapping) or "id" not in data:
-        raise PointError(f"nodes[{index}] ({short_repr(data)}) must be a dict with an id")
+        raise PointError(f"nodes[{index}]={short_repr(data)}: must be a dict with an id")
     op = short_repr(data.get("op")).strip("'")
     name = f"node {short_repr(data['id'])} ({op})"
     inputs = data.get("inputs")
     if not isinstance(inputs, list) or not all(type(source) is int for source in inputs):
-        raise PointError(f"{name}: inputs ({short_repr(inputs)}) must be a list of ids; {INPUT} is the network's input")
+        raise PointError(f"{name}: inputs={short_repr(inputs)}: must be a list of ids; {INPUT} is the network's input")
     try:
         layer = layer_from_json({key: value for key, value in data.items() if key not in ("id", "inputs")})
     except ReasonError as error:

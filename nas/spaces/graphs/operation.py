@@ -47,9 +47,7 @@ class Operation(ABC):
         for field in fields(self):
             value, name = getattr(self, field.name), "seed" if field.name == "seed" else str(field.type)
             if type(value) not in _TYPES[name] or (name in _BELOW and not 0 <= value < _BELOW[name]):
-                raise PointError(
-                    f"operation {self.kind}: {field.name} ({short_repr(value)}) must be {_WORDS[name]}; correct it"
-                )
+                raise PointError(f"operation {self.kind}: {field.name}={short_repr(value)}: must be {_WORDS[name]}")
 
     @property
     def exactness(self) -> Exactness:
@@ -101,7 +99,7 @@ def size_of(node: Node) -> int:
     match node.layer:
         case Conv(channels=size) | Linear(features=size):
             return size
-    raise PointError(f"{node}: it must be a convolution or a linear layer; choose another")
+    raise PointError(f"{node}: it must be a convolution or a linear layer. Choose another.")
 
 
 def with_size(layer: Layer, size: int) -> Layer:

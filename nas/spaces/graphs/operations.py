@@ -41,7 +41,7 @@ def operation_from_json(data: Any) -> Operation:
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if not isinstance(kind, str) or kind not in OPERATIONS:
         known = closest_names(str(kind), OPERATIONS)
-        raise PointError(f"an operation ({short_repr(data)}) must be a dict whose kind is one of {known}")
+        raise PointError(f"operation={short_repr(data)}: must be a dict whose kind is one of {known}")
     names = dict.fromkeys(field.name for field in fields(OPERATIONS[kind]))
     values = {name: value for name, value in data.items() if name != "kind"}
     if values.keys() != names.keys():
@@ -56,5 +56,5 @@ def operations_from_json(name: str, data: Any) -> tuple[Operation, ...]:
         PointError: the data is no list (the message has ``name``), or an item is no operation.
     """
     if not isinstance(data, list):
-        raise PointError(f"{name}: operations ({short_repr(data)}) must be a list")
+        raise PointError(f"{name}: operations={short_repr(data)}: must be a list")
     return tuple(map(operation_from_json, data))

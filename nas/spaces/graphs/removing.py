@@ -50,7 +50,7 @@ class Disconnect(Operation):
         """Returns the maps of a concat and of all nodes that its channels reach."""
         node = network[self.node]
         if not isinstance(node.layer, Add | Concat) or self.source not in node.inputs:
-            raise PointError(f"{node}: it must be an add or a concat that takes {self.source}; choose another")
+            raise PointError(f"{node}: it must be an add or a concat that takes {self.source}. Choose another.")
         if isinstance(node.layer, Add):
             return {}
         kept: list[int] = []

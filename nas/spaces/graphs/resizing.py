@@ -36,9 +36,7 @@ class Widen(Operation):
         node = network[self.node]
         size = size_of(node)
         if not size < self.size <= MAX_SIZE:
-            raise PointError(
-                f"{node}: to widen it, size ({self.size}) must be from {size + 1} to {MAX_SIZE}; correct it"
-            )
+            raise PointError(f"{node}: widen: size={self.size}: must be from {size + 1} to {MAX_SIZE}")
         copies = _draws(self.seed, self.size - size, size)
         return spread(network, {self.node: (*range(size), *copies)})
 
@@ -69,7 +67,7 @@ class Narrow(Operation):
         node = network[self.node]
         size = size_of(node)
         if not 1 <= self.size < size:
-            raise PointError(f"{node}: to narrow it, size ({self.size}) must be from 1 to below {size}; correct it")
+            raise PointError(f"{node}: narrow: size={self.size}: must be from 1 to below {size}")
         return spread(network, {self.node: tuple(range(self.size))})
 
     def _applied(self, network: Network) -> Network:
@@ -108,11 +106,11 @@ class ShrinkKernel(Operation):
 def _with_kernel(network: Network, id: int, kernel: int, *, larger: bool) -> Network:
     node = network[id]
     if not isinstance(node.layer, Conv):
-        raise PointError(f"{node}: it must be a convolution; choose another")
+        raise PointError(f"{node}: it must be a convolution. Choose another.")
     if (kernel > node.layer.kernel) != larger or kernel == node.layer.kernel:
         own = node.layer.kernel
         allowed = f"over its {own}, up to {MAX_KERNEL}" if larger else f"from 1 to below its {own}"
-        raise PointError(f"{node}: kernel ({kernel}) must be odd, {allowed}; correct it")
+        raise PointError(f"{node}: kernel={kernel}: must be odd, {allowed}")
     return network.with_layer(id, Conv(node.layer.channels, kernel, node.layer.stride, node.layer.bias))
 
 

@@ -34,9 +34,9 @@ def without_node(network: Network, node: Node) -> list[Node]:
         PointError: it has several inputs, another output shape than input shape, or is the only node.
     """
     if len(node.inputs) != 1 or network.shapes[node.inputs[0]] != network.shapes[node.id]:
-        raise PointError(f"{node}: it must have one input, of the same shape as its output; choose another")
+        raise PointError(f"{node}: it must have one input, of the same shape as its output. Choose another.")
     if node.inputs[0] == INPUT and node == network.output:
-        raise PointError(f"{node}: nothing would be left; choose another")
+        raise PointError(f"{node}: nothing would be left. Choose another.")
     return [other.rewired(node.id, node.inputs[0]) for other in network.nodes if other != node]
 
 
@@ -50,7 +50,7 @@ def without_input(nodes: Sequence[Node], join: Node, source: int) -> list[Node]:
     if len(left) > 1:
         return [Node(join.id, join.layer, left) if node.id == join.id else node for node in nodes]
     if join.id == nodes[-1].id and left[0] == INPUT:
-        raise PointError(f"{join}: nothing would be left; choose another")
+        raise PointError(f"{join}: nothing would be left. Choose another.")
     kept = [node.rewired(join.id, left[0]) for node in nodes if node.id != join.id]
     if join.id != nodes[-1].id:
         return kept

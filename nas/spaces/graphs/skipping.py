@@ -82,7 +82,7 @@ class ConcatSkip(Operation):
 def _check_order(network: Network, source: int, target: int) -> None:
     ids = [INPUT, *(node.id for node in network.nodes)]
     if source not in ids or target not in ids[1:] or ids.index(source) >= ids.index(target):
-        raise PointError(f"a skip from {source} to {target}: both must be nodes, the source the earlier; choose others")
+        raise PointError(f"a skip from {source} to {target}: both must be nodes, the source first. Choose others.")
 
 
 def _bridge(network: Network, source: int, target: int, layers: Callable[[int], Sequence[Layer]]) -> Layer:
@@ -103,4 +103,4 @@ def _bridge(network: Network, source: int, target: int, layers: Callable[[int], 
         for layer in layers(stride):
             if layer.shape([one])[1:] == other[1:]:
                 return layer
-    raise PointError(f"a skip from {source} {one} to {target} {other}: no stride makes them as large; choose others")
+    raise PointError(f"a skip from {source} {one} to {target} {other}: no stride makes them as large. Choose others.")

@@ -65,26 +65,26 @@ class GraphSpace(Space):
     ) -> None:
         self.limits = Limits() if limits is None else limits
         if not isinstance(self.limits, Limits):
-            raise ConfigurationError(f"limits (a {type(limits).__name__}) must be a Limits; give Limits(...)")
+            raise ConfigurationError(f"limits={type(limits).__name__}: must be a Limits. Give Limits(...).")
         for name, value in (("starts", starts), ("moves", moves)):
             if isinstance(value, str | Mapping | Network) or not isinstance(value, Iterable):
-                raise ConfigurationError(f"{name} (a {type(value).__name__}) must be a list; give one of one or more")
+                raise ConfigurationError(f"{name}={type(value).__name__}: must be a list of one or more")
         self.moves = tuple(map(str, moves))
         if not self.moves or (wrong := next((name for name in self.moves if name not in MOVES), None)):
             known = closest_names(str(wrong if self.moves else ""), MOVES)
-            raise ConfigurationError(f"moves ({list(moves)}) must hold one or more of {known}; correct it")
+            raise ConfigurationError(f"moves={list(moves)}: must hold one or more of {known}")
         if isinstance(n_moves, bool) or not isinstance(n_moves, int) or n_moves < 0:
-            raise ConfigurationError(f"n_moves ({n_moves!r}) must be a whole number of at least 0; correct it")
+            raise ConfigurationError(f"n_moves={n_moves!r}: must be a whole number of at least 0")
         self.n_moves = n_moves
         if NETWORK in (parameters or {}):
-            raise ConfigurationError(f"parameters: the name {NETWORK!r} is the network's; choose another")
+            raise ConfigurationError(f"parameters: the name {NETWORK!r} is the network's. Choose another.")
         self.parameters = ParameterSpace(parameters or {})
         self.starts = tuple(_start(index, start) for index, start in enumerate(starts))
         if not self.starts:
-            raise ConfigurationError("starts ([]) must hold a network or more; give one of nas.spaces.graphs.starts")
+            raise ConfigurationError("starts=[]: must hold a network or more. Give one of nas.spaces.graphs.starts.")
         self.input_shape, output_shape = self.starts[0].input_shape, self.starts[0].output_shape
         if len(output_shape) != 1:
-            raise ConfigurationError(f"starts[0]: its output {output_shape} must be a vector; put a global_pool in it")
+            raise ConfigurationError(f"starts[0]: its output {output_shape} must be a vector. Put a global_pool in it.")
         self.n_outputs = output_shape[0]
         for index, start in enumerate(self.starts):
             if refusal := self._refusal(start):
@@ -129,7 +129,7 @@ class GraphSpace(Space):
                 return replace(variation, point=self._point(move.network, others), operations=operations)
         if has_parameters:
             return replace(variation, point=self._point(network, self.parameters.mutate(others, rng)))
-        raise SpaceExhaustedError("no move is possible; raise the limits or allow more moves")
+        raise SpaceExhaustedError("no move is possible. Raise the limits or allow more moves.")
 
     def swap_parents(self, variation: Variation) -> Variation:
         """Returns the variation with the crossing's networks in the other order."""
@@ -220,7 +220,7 @@ class GraphSpace(Space):
 
     def points(self) -> Iterator[Point]:
         """Raises ConfigurationError, since the networks can't be listed."""
-        raise ConfigurationError("the networks of a graph space can't be listed; use a tuner that draws them")
+        raise ConfigurationError("the networks of a graph space can't be listed. Use a tuner that draws them.")
 
     def _point(self, network: Network, others: Point) -> Point:
         return {NETWORK: network.to_json(), **others}
@@ -239,7 +239,7 @@ class GraphSpace(Space):
 
 def _check_point(point: object) -> None:
     if type(point) is not dict or NETWORK not in point:
-        raise PointError(f"the point must be a dict with {NETWORK}; add it")
+        raise PointError(f"the point must be a dict with {NETWORK}. Add it.")
 
 
 @lru_cache(maxsize=1024)

@@ -30,7 +30,7 @@ def plain_cnn(input_shape: Shape, n_outputs: int, *, widths: Sequence[int], pool
     _check_sizes("widths", widths)
     if wrong := [block for block in pool_after if block not in range(len(widths))]:
         last = len(widths) - 1
-        raise ConfigurationError(f"pool_after ({list(pool_after)}) names {wrong[0]}; choose from 0 to {last}")
+        raise ConfigurationError(f"pool_after={list(pool_after)}: names {wrong[0]}. Choose from 0 to {last}.")
     builder = _Builder()
     x = INPUT
     for block, width in enumerate(widths):
@@ -103,8 +103,8 @@ def nas_bench_201(input_shape: Shape, n_outputs: int, *, cell: str, widths: Sequ
     parts = 2 ** (len(widths) - 1)
     if wrong := [side for side in input_shape[1:] if side % parts]:
         raise ConfigurationError(
-            f"input_shape ({input_shape}): {wrong[0]} must be a multiple of {parts}, as {len(widths) - 1} of "
-            f"{len(widths)} stages halve the image; give other sides or fewer widths"
+            f"input_shape={input_shape}: {wrong[0]} must be a multiple of {parts}, as {len(widths) - 1} of "
+            f"{len(widths)} stages halve the image. Give other sides or fewer widths."
         )
     operations = _parsed(cell)
     builder = _Builder()
@@ -148,7 +148,7 @@ class _Builder:
                     paths.append(path if path not in paths else self.put(Pool("max", 1, 1), path))  # x + x
             values.append(None if not paths else paths[0] if len(paths) == 1 else self.put(Add(), *paths))
         if values[-1] is None:
-            raise ConfigurationError("cell: it has no path, since none cuts them all; choose another")
+            raise ConfigurationError("cell: it has no path, since none cuts them all. Choose another.")
         return values[-1]
 
     def reduction(self, x: int, width: int) -> int:
@@ -172,7 +172,7 @@ class _Builder:
 
 def _check_sizes(name: str, sizes: Sequence[int], least: int = 1) -> None:
     if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) < least:
-        raise ConfigurationError(f"{name} ({sizes!r}) must be a list of {least} or more whole numbers; give one")
+        raise ConfigurationError(f"{name}={sizes!r}: must be a list of {least} or more whole numbers. Give one.")
     for place, size in enumerate(sizes):
         check_int(f"{name}[{place}]", size, 1)
 
@@ -183,8 +183,8 @@ def _parsed(cell: str) -> list[tuple[str, ...]]:
     wrong = [name for name in found.groups() if name not in CELL_OPERATIONS] if found else [cell]
     if found is None or wrong:
         raise ConfigurationError(
-            f"cell ({cell!r}) must be |a~0|+|b~0|c~1|+|d~0|e~1|f~2|, each letter one of {', '.join(CELL_OPERATIONS)}; "
-            f"correct {wrong[0]!r}"
+            f"cell={cell!r}: must be |a~0|+|b~0|c~1|+|d~0|e~1|f~2|, each letter one of {', '.join(CELL_OPERATIONS)}. "
+            f"Correct {wrong[0]!r}"
         )
     edges = found.groups()
     return [edges[:1], edges[1:3], edges[3:]]

@@ -22,7 +22,7 @@ class DelayStride(Operation):
     def _applied(self, network: Network) -> Network:
         node = network[self.node]
         if not isinstance(node.layer, Conv) or node.layer.stride == 1:
-            raise PointError(f"{node}: it must be a convolution with a stride of 2 or more; choose another")
+            raise PointError(f"{node}: it must be a convolution with a stride of 2 or more. Choose another.")
         layer = node.layer
         pool = Node(network.new_ids(1)[0], Pool("max", 1, layer.stride), (node.id,))
         return network.inserted(node.id, [pool], layer=Conv(layer.channels, layer.kernel, 1, layer.bias))
@@ -41,7 +41,7 @@ class FuseStride(Operation):
         pool = users[0].layer if len(users) == 1 else None
         if not isinstance(node.layer, Conv) or not isinstance(pool, Pool) or pool.kernel != 1:
             raise PointError(
-                f"{node}: it must be a convolution with a pool of kernel 1 as its only consumer; choose another"
+                f"{node}: it must be a convolution with a pool of kernel 1 as its only consumer. Choose another."
             )
         layer = Conv(node.layer.channels, node.layer.kernel, node.layer.stride * pool.stride, node.layer.bias)
         return network_of(network, replaced(network.nodes, Node(node.id, layer, node.inputs), users[0].id))

@@ -41,16 +41,16 @@ class Distribution(Parameter):
     def __post_init__(self) -> None:
         for name, value in (("first", self.first), ("second", self.second), ("q", 1 if self.q is None else self.q)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ConfigurationError(f"{self!r}: {name} ({value!r}) must be a finite number")
+                raise ConfigurationError(f"{self!r}: {name}={value!r}: must be a finite number")
             if name != "q" or self.q is not None:
                 object.__setattr__(self, name, float(value))
         if self.kind == "uniform" and (self.first > self.second or (self.log and self.first <= 0)):
             positive = "greater than 0 and " if self.log else ""
             raise ConfigurationError(f"{self!r}: the first bound must be {positive}at most the second")
         if self.kind == "normal" and self.second <= 0:
-            raise ConfigurationError(f"{self!r}: the standard deviation ({self.second}) must be greater than 0")
+            raise ConfigurationError(f"{self!r}: standard deviation={self.second}: must be greater than 0")
         if self.q is not None and self.q <= 0:
-            raise ConfigurationError(f"{self!r}: q ({self.q}) must be greater than 0")
+            raise ConfigurationError(f"{self!r}: q={self.q}: must be greater than 0")
         try:
             low, high = self._ends
         except OverflowError:

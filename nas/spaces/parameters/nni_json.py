@@ -50,10 +50,10 @@ def _group(content: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _parameter(entry: Any, name: str) -> Any:
     if not isinstance(entry, Mapping) or not {"_type", "_value"} <= entry.keys():
-        raise ConfigurationError(f"{name} ({entry!r:.200}) must be an object with _type and _value")
+        raise ConfigurationError(f"{name}={entry!r:.200}: must be an object with _type and _value")
     make = _TYPES.get(entry["_type"])
     if make is None:
-        raise ConfigurationError(f"{name}: _type ({entry['_type']!r}) must be one of {', '.join(_TYPES)}")
+        raise ConfigurationError(f"{name}: _type={entry['_type']!r}: must be one of {', '.join(_TYPES)}")
     try:
         return make(entry["_value"], name)
     except ConfigurationError as error:
@@ -63,13 +63,13 @@ def _parameter(entry: Any, name: str) -> Any:
 def _numbers(value: Any, n: Sequence[int], what: str) -> list[float]:
     is_list = isinstance(value, list | tuple) and len(value) in n
     if not is_list or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-        raise ConfigurationError(f"_value ({value!r:.200}) must be {what}")
+        raise ConfigurationError(f"_value={value!r:.200}: must be {what}")
     return list(value)
 
 
 def _choice(value: Any, name: str) -> Any:
     if not isinstance(value, list) or not value:
-        raise ConfigurationError(f"_value ({value!r:.200}) must be a list of at least one option")
+        raise ConfigurationError(f"_value={value!r:.200}: must be a list of at least one option")
     options = [_option(item, name) for item in value]
     return Choice(*options) if len(options) > 1 else options[0]
 
@@ -87,7 +87,7 @@ def _randint(value: Any, _: str) -> Int:
     numbers = _numbers(value, (1, 2), "[lower, upper] (upper excluded), or [upper]")
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers
     if low != int(low) or high != int(high) or low >= high:
-        raise ConfigurationError(f"_value ({value!r}) must be whole numbers, the lower less than the upper")
+        raise ConfigurationError(f"_value={value!r}: must be whole numbers, the lower less than the upper")
     return Int(int(low), int(high) - 1)
 
 
@@ -111,14 +111,14 @@ def _distribution(kind: Any, n: int, log: bool) -> Callable[[Any, str], Distribu
 
 def _layer_choice(value: Any, _: str) -> Any:
     if not isinstance(value, list) or not value:
-        raise ConfigurationError(f"_value ({value!r:.200}) must be a list of at least one layer")
+        raise ConfigurationError(f"_value={value!r:.200}: must be a list of at least one layer")
     options = [{"_value": item, "_idx": index} for index, item in enumerate(value)]
     return Choice(*options) if len(options) > 1 else options[0]
 
 
 def _input_choice(value: Any, _: str) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("candidates"), list):
-        raise ConfigurationError(f"_value ({value!r:.200}) must be an object with candidates and n_chosen")
+        raise ConfigurationError(f"_value={value!r:.200}: must be an object with candidates and n_chosen")
     subsets = _subsets(value["candidates"], value.get("n_chosen"), "n_chosen")
     options = [{"_value": [value["candidates"][i] for i in subset], "_idx": list(subset)} for subset in subsets]
     return Choice(*options) if len(options) > 1 else options[0]
@@ -126,9 +126,7 @@ def _input_choice(value: Any, _: str) -> Any:
 
 def _mutable_layer(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(layer, dict) for layer in value.values()) or not value:
-        raise ConfigurationError(
-            f"_value ({value!r:.200}) must be an object of layers' names, each with a layer_choice"
-        )
+        raise ConfigurationError(f"_value={value!r:.200}: must be an object of layers' names, each with a layer_choice")
     return {layer: _layer(content, f"{name}.{layer}") for layer, content in value.items()}
 
 
@@ -153,13 +151,13 @@ def _subsets(candidates: Sequence[Any], size: Any, what: str) -> list[tuple[int,
     is_range = isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(n, int) for n in sizes)
     if not is_range or not 0 <= sizes[0] <= sizes[1] <= len(candidates):
         allowed = f"a whole number up to the number of candidates ({len(candidates)}), or [least, most]"
-        raise ConfigurationError(f"{what} ({size!r}) must be {allowed}")
+        raise ConfigurationError(f"{what}={size!r}: must be {allowed}")
     found: list[tuple[int, ...]] = []
     for n in range(sizes[0], sizes[1] + 1):
         for subset in combinations(range(len(candidates)), n):
             found.append(subset)
             if len(found) > MAX_SUBSETS:
-                raise ConfigurationError(f"{what} ({size!r}) gives more than {MAX_SUBSETS} sets of inputs; allow fewer")
+                raise ConfigurationError(f"{what}={size!r}: gives more than {MAX_SUBSETS} sets of inputs. Allow fewer.")
     return found
 
 

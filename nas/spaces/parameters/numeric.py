@@ -104,11 +104,11 @@ class Range(Parameter):
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise ConfigurationError(f"{self!r}: low ({self.low}) must be at most high ({self.high}); swap them")
+            raise ConfigurationError(f"{self!r}: low={self.low}: must be at most high ({self.high}). Swap them.")
         if type(self.log) is not bool:
-            raise ConfigurationError(f"{self!r}: log ({self.log!r}) must be True or False")
+            raise ConfigurationError(f"{self!r}: log={self.log!r}: must be True or False")
         if self.log and self.low <= 0:
-            raise ConfigurationError(f"{self!r}: low ({self.low}) must be greater than 0 for log; raise it or drop log")
+            raise ConfigurationError(f"{self!r}: low={self.low}: must be greater than 0 for log. Raise it or drop log.")
         object.__setattr__(self, "when", checked_conditions(self.when))
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Float(Range):
     def __post_init__(self) -> None:
         for name, bound in (("low", self.low), ("high", self.high)):
             if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) <= sys.float_info.max:
-                raise ConfigurationError(f"{self!r}: {name} ({bound!r}) must be a finite number")
+                raise ConfigurationError(f"{self!r}: {name}={bound!r}: must be a finite number")
             object.__setattr__(self, name, float(bound))
         if math.isinf(self.high - self.low):
             raise ConfigurationError(f"{self!r}: high - low must be finite; narrow the range")
@@ -224,7 +224,7 @@ class Int(Range):
     def __post_init__(self) -> None:
         for name, bound in (("low", self.low), ("high", self.high)):
             if isinstance(bound, bool) or not isinstance(bound, int) or abs(bound) > _MAX_INT:
-                raise ConfigurationError(f"{self!r}: {name} ({bound!r}) must be an int from -2**53 to 2**53")
+                raise ConfigurationError(f"{self!r}: {name}={bound!r}: must be an int from -2**53 to 2**53")
             object.__setattr__(self, name, int(bound))
         Range.__post_init__(self)
 
@@ -261,17 +261,17 @@ def checked_conditions(when: When) -> dict[str, list[Any]] | None:
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(type(name) is str for name in when):
-        raise ConfigurationError(f"when ({when!r}) must be a dict of parameters' names, each with a list of values")
+        raise ConfigurationError(f"when={when!r}: must be a dict of parameters' names, each with a list of values")
     for name, values in when.items():
         if not isinstance(values, list | tuple | range) or not values or not is_json(list(values)):
-            raise ConfigurationError(f"when: {name} ({values!r}) must be a list of at least one JSON value")
+            raise ConfigurationError(f"when: {name}={values!r}: must be a list of at least one JSON value")
         if any(isinstance(value, dict) for value in values):
-            raise ConfigurationError(f"when: {name} ({values!r}) can't be a dict; put the parameter inside that dict")
+            raise ConfigurationError(f"when: {name}={values!r}: can't be a dict. Put the parameter inside that dict.")
     return {name: copy.deepcopy(list(values)) for name, values in when.items()}
 
 
 def invalid_value(parameter: Parameter, value: Any, name: str) -> PointError:
     """Returns the error for a value that a parameter does not allow."""
     return PointError(
-        f"{name} ({value!r}, {type(value).__name__}) must be {parameter}; change the point or widen the space"
+        f"{name}={value!r} ({type(value).__name__}): must be {parameter}. Change the point or widen the space."
     )

@@ -44,7 +44,7 @@ class ParameterSpace(Space):
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         if not isinstance(parameters, Mapping):
-            raise ConfigurationError(f"ParameterSpace: parameters ({parameters!r}) must be a dict by name")
+            raise ConfigurationError(f"ParameterSpace: parameters={parameters!r}: must be a dict by name")
         self._root = ParameterDict(parameters, "ParameterSpace")
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class ParameterSpace(Space):
         self.validate(point)
         sites = self._root.sites(point)
         if not sites:
-            raise SpaceExhaustedError(f"the space has no point but {point}; give a parameter a second value")
+            raise SpaceExhaustedError(f"the space has no point but {point}. Give a parameter a second value.")
         return copy.deepcopy(self._root.mutate(point, rng.choice(sites), rng))
 
     def decide(self, ask: Ask) -> Point:
@@ -93,7 +93,7 @@ class ParameterSpace(Space):
         """Yields each point once, with the last parameter changing fastest, whatever their number."""
         if self._n_points is None:
             raise ConfigurationError(
-                "the points of the space cannot be listed: a Float has more than one value; use a Choice instead"
+                "the points of the space cannot be listed: a Float has more than one value. Use a Choice instead."
             )
         return (copy.deepcopy(point) for point in self._root.values())
 

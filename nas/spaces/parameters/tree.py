@@ -40,16 +40,16 @@ class Choice(Parameter):
             raise ConfigurationError("Choice(): at least one option is required")
         if len(options) == 1 and isinstance(options[0], list | tuple | range) and when is None:
             raise ConfigurationError(
-                f"Choice({options[0]!r}) has a single option, a list; write Choice(*{options[0]!r})"
+                f"Choice({options[0]!r}) has a single option, a list. Write Choice(*{options[0]!r})."
             )
         for option in options:
             if isinstance(option, Parameter):
-                raise ConfigurationError(f"Choice: option {option!r} must be JSON or a dict; wrap it in a dict")
+                raise ConfigurationError(f"Choice: option {option!r} must be JSON or a dict. Wrap it in a dict.")
         nodes = tuple(_node(option, "Choice: option") for option in options)
         for one, other in combinations(nodes, 2):
             if _overlap(one, other):
                 raise ConfigurationError(
-                    f"Choice: options {one} and {other} can be the same value; remove one, or give each dict "
+                    f"Choice: options {one} and {other} can be the same value. Remove one, or give each dict "
                     'a constant that differs, such as {"type": "a", ...} and {"type": "b", ...}'
                 )
         object.__setattr__(self, "options", nodes)
@@ -207,17 +207,17 @@ class ParameterDict(Parameter):
         for child in value:
             if child not in self.parameters:
                 raise PointError(
-                    f"{prefix}{child} ({value[child]!r}) must be one of the parameters "
-                    f"({', '.join(self.parameters) or 'there are none'}); remove it or add it to the space"
+                    f"{prefix}{child}={value[child]!r}: must be one of the parameters "
+                    f"({', '.join(self.parameters) or 'there are none'}). Remove it or add it to the space."
                 )
         for child, node in self.parameters.items():
             active = self._is_active(child, value)
             if active and child not in value:
-                raise PointError(f"{prefix}{child} (missing) must be {node}; add it to the point")
+                raise PointError(f"{prefix}{child} (missing) must be {node}. Add it to the point.")
             if not active and child in value:
                 conditions = " and ".join(f"{earlier} is in {list(of)}" for earlier, of in (node.when or {}).items())
                 raise PointError(
-                    f"{prefix}{child} ({value[child]!r}) must be absent unless {conditions}; remove it from the point"
+                    f"{prefix}{child}={value[child]!r}: must be absent unless {conditions}. Remove it from the point."
                 )
             if active:
                 node.check(value[child], f"{prefix}{child}")
@@ -308,7 +308,7 @@ class ParameterDict(Parameter):
             )
         for value in values:
             if not controller.accepts(value):
-                raise ConfigurationError(f"{child}: when: {earlier} ({value!r}) must be {controller}; correct it")
+                raise ConfigurationError(f"{child}: when: {earlier}={value!r}: must be {controller}")
         return frozenset(controller.key(value) for value in values)
 
     def _is_active(self, name: str, value: Point) -> bool:
@@ -343,8 +343,8 @@ def _node(value: Any, name: str) -> Parameter:
         return ParameterDict(value, name)
     if not is_json(value):
         raise ConfigurationError(
-            f"{name}: {value!r} must be JSON (dict, list, str, int, finite float, bool, None) or a dict of parameters; "
-            "write a tuple as a list, and a numpy scalar as its .item()"
+            f"{name}: {value!r} must be JSON (dict, list, str, int, finite float, bool, None) or a dict of parameters. "
+            "Write a tuple as a list, and a numpy scalar as its .item()"
         )
     return Constant(copy.deepcopy(value), point_key(value))
 

@@ -160,7 +160,7 @@ class ObjectBlobStore(BlobStore):
             raise self._unusable(error, error.__cause__) from error.__cause__
         if not is_first:
             raise ConfigurationError(
-                f"storage root {self.url} can't be used: it lets a second writer replace a record; choose a store that "
+                f"storage root {self.url} can't be used: it lets a second writer replace a record. Choose a store that "
                 "honors conditional writes (S3's If-None-Match), or a folder"
             )
 

@@ -39,11 +39,11 @@ def checked_limits(constraints: object) -> dict[str, float]:
     """
     if not isinstance(constraints, Mapping):
         raise ConfigurationError(
-            f"constraints ({constraints!r}) must be numbers by name. Set for example +constraints.parameters=1e6"
+            f"constraints={constraints!r}: must be numbers by name. Set for example +constraints.parameters=1e6"
         )
     for name, limit in constraints.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not math.isfinite(limit):
-            raise ConfigurationError(f"constraints.{name} ({limit!r}) must be a number: the upper limit")
+            raise ConfigurationError(f"constraints.{name}={limit!r}: must be a number: the upper limit")
     return {str(name): float(limit) for name, limit in constraints.items()}
 
 

@@ -30,8 +30,8 @@ def check_max_points(max_points: int, n_initial_points: int) -> None:
     check_int("tuner.max_points", max_points, 2)
     if max_points < 2 * n_initial_points:
         raise ConfigurationError(
-            f"tuner.max_points ({max_points}) must be at least twice tuner.n_initial_points ({n_initial_points}): "
-            f"the best half may be the newest half; give {2 * n_initial_points} or more, or fewer initial points"
+            f"tuner.max_points={max_points}: must be at least twice tuner.n_initial_points ({n_initial_points}): "
+            f"the best half may be the newest half. Give {2 * n_initial_points} or more, or fewer initial points."
         )
 
 

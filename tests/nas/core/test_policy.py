@@ -90,20 +90,20 @@ def test_last_of_many_stages_is_final() -> None:
 @pytest.mark.parametrize("best", [0, -1, 0.0, 1.5, True, "all", float("nan")])
 def test_wrong_share_is_refused(best: object) -> None:
     """``best`` is a number of trials or a share of them."""
-    with pytest.raises(ConfigurationError, match=r"stage b: best \(.*\) must be a whole number .* or a share"):
+    with pytest.raises(ConfigurationError, match=r"stage b: best=.*: must be a whole number .* or a share"):
         PolicyPlan.from_stages([{"name": "a"}, {"name": "b", "best": best}])
 
 
 @pytest.mark.parametrize("share", [0, 0.0, -0.1, 1.5, True, "half", float("nan")])
 def test_wrong_share_of_the_hours_is_refused(share: object) -> None:
     """``share`` is a part of the hours."""
-    with pytest.raises(ConfigurationError, match=r"stage a: share \(.*\) must be a share of the hours: above 0"):
+    with pytest.raises(ConfigurationError, match=r"stage a: share=.*: must be a share of the hours: above 0"):
         PolicyPlan.from_stages([{"name": "a", "share": share}])
 
 
 def test_shares_of_the_hours_make_at_most_one() -> None:
     """The shares of all stages add up to at most 1."""
-    with pytest.raises(ConfigurationError, match=r"sum of the stages' shares \(1\.1\) must be at most 1"):
+    with pytest.raises(ConfigurationError, match=r"stages: the sum of the shares is 1\.1: must be at most 1"):
         PolicyPlan.from_stages([{"name": "a", "share": 0.7}, {"name": "b", "share": 0.4}])
 
 

@@ -29,7 +29,7 @@ class Abstract(ABC):
 
 class Refusing:
     def __init__(self, size: int) -> None:
-        raise ConfigurationError(f"size ({size}) must be smaller")
+        raise ConfigurationError(f"size={size}: must be smaller")
 
 
 def test_spec_builds_its_class() -> None:
@@ -146,5 +146,5 @@ def test_abstract_class_names_what_is_missing() -> None:
 
 def test_own_error_of_the_constructor_is_raised() -> None:
     """The constructor's own error is raised unchanged."""
-    with pytest.raises(ConfigurationError, match=r"^size \(9\) must be smaller$"):
+    with pytest.raises(ConfigurationError, match=r"^size=9: must be smaller$"):
         Spec.of(Refusing, size=9).build()

@@ -163,23 +163,21 @@ def test_trial_is_frozen_and_can_be_pickled() -> None:
 @pytest.mark.parametrize("fidelity", [0, 0.0, -0.5, 1.5, math.nan, True, "0.5"])
 def test_fidelity_is_a_share(fidelity: float) -> None:
     """A fidelity outside (0, 1] is refused."""
-    with pytest.raises(ConfigurationError, match=r"fidelity \(.*\) must be a number in \(0, 1\]"):
+    with pytest.raises(ConfigurationError, match=r"fidelity=.*: must be a number in \(0, 1\]"):
         Proposal(point={}, fidelity=fidelity)
 
 
 @pytest.mark.parametrize("sources", [("1",), (True,), (-1,), (1, 1), [1], 1, (None,), (1.0,), None], ids=str)
 def test_parents_are_numbers_of_trials(sources: Any) -> None:
     """Parents must be distinct whole numbers from 0."""
-    with pytest.raises(
-        ConfigurationError, match=r"parents \(.*\) must be a tuple of numbers of trials from 0, each once"
-    ):
+    with pytest.raises(ConfigurationError, match=r"parents=.*: must be a tuple of numbers of trials from 0, each once"):
         Proposal(point={}, parents=sources)
 
 
 @pytest.mark.parametrize("sources", [(True,), (-1,), (1, 1), ("a:1", "a:1"), ["a:1"], "a:1", (None,), (1.0,)], ids=str)
 def test_donors_are_numbers_or_names(sources: Any) -> None:
     """Donors must be distinct numbers or other searches' names."""
-    with pytest.raises(ConfigurationError, match=r"donors \(.*\) must be a tuple of .* 'search:number' .* or local_"):
+    with pytest.raises(ConfigurationError, match=r"donors=.*: must be a tuple of .* 'search:number' .* or local_"):
         Proposal(point={}, donors=sources)
 
 
@@ -190,7 +188,7 @@ def test_donors_are_numbers_or_names(sources: Any) -> None:
 )
 def test_policies_are_policies(policies: Any) -> None:
     """Other names, and other containers, are refused as policies."""
-    with pytest.raises(ConfigurationError, match=r"policies \(.*\) must be a frozenset of nas.Policy"):
+    with pytest.raises(ConfigurationError, match=r"policies=.*: must be a frozenset of nas.Policy"):
         Proposal(point={}, policies=policies)
 
 

@@ -290,7 +290,7 @@ class TestDeaths:
     @pytest.mark.parametrize(
         ("constructor", "kind", "line"),
         [
-            ("configuration", ConfigurationError, r"^depth \(7\) must be at most 5$"),
+            ("configuration", ConfigurationError, r"^depth=7: must be at most 5$"),
             ("raises", RuntimeError, r"the problem can't be built:\n(.|\n)*ZeroDivisionError: in the constructor"),
         ],
     )

@@ -193,12 +193,12 @@ def test_crossings_survive_json() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cuts": [99, 1]}, r"cuts\[0\] \(99\) must be a node that all paths go through; choose one of \[1, "),
-        ({"cuts": 7}, r"crossing: cuts \(7\) must be a list of two"),
-        ({"cuts": ["1", 1]}, r"cuts\[0\] \('1'\) must be a node that all paths go through; choose one of \[1, "),
-        ({"begins": 2}, r"crossing: begins \(2\) must be 0 or 1"),
-        ({"operations": {}}, r"crossing: operations \(\{\}\) must be a list"),
-        ({"networks": []}, r"crossing: networks \(\[\]\) must be a list of two"),
+        ({"cuts": [99, 1]}, r"cuts\[0\]=99: must be a node that all paths go through. Choose one of \[1, "),
+        ({"cuts": 7}, r"crossing: cuts=7: must be a list of two"),
+        ({"cuts": ["1", 1]}, r"cuts\[0\]='1': must be a node that all paths go through. Choose one of \[1, "),
+        ({"begins": 2}, r"crossing: begins=2: must be 0 or 1"),
+        ({"operations": {}}, r"crossing: operations=\{\}: must be a list"),
+        ({"networks": []}, r"crossing: networks=\[\]: must be a list of two"),
         ({"more": 1}, r"must be a dict of networks, cuts, begins, operations"),
     ],
 )

@@ -233,12 +233,12 @@ def test_projections_of_attention_are_not_mixed() -> None:
 @pytest.mark.parametrize(
     ("donors", "rules", "message"),
     [
-        (nn.Linear(2, 2), None, r"donors \(a Linear\) must be a list"),
-        (nn.Linear(2, 2).state_dict(), None, r"donors \(a OrderedDict\) must be a list"),
-        (["parent.safetensors"], None, r"a donor \(a str\) must be a state dict, a module or weights"),
-        ([None], None, r"a donor \(a NoneType\) must be"),
+        (nn.Linear(2, 2), None, r"donors=Linear: must be a list"),
+        (nn.Linear(2, 2).state_dict(), None, r"donors=OrderedDict: must be a list"),
+        (["parent.safetensors"], None, r"donor=str: must be a state dict, a module or weights"),
+        ([None], None, r"donor=NoneType: must be"),
         ([{"model": {}, "epoch": 3}], None, "'model' of it is a dict: give that"),
-        ([], {"rest": "own"}, r"rules \(a dict\) must be nas.inheritance.rules.Rules"),
+        ([], {"rest": "own"}, r"rules=dict: must be nas.inheritance.rules.Rules"),
     ],
 )
 def test_invalid_donors_are_refused(donors: Any, rules: Any, message: str) -> None:
@@ -516,9 +516,7 @@ def test_invalid_seeds_are_refused(seed: float) -> None:
     assert Derivation.from_json(told) is not None
     told["morphism"]["operations"][0]["seed"] = seed
 
-    with pytest.raises(
-        PointError, match=rf"operation branch: seed \({seed}\) must be a whole number from 0 to below 2"
-    ):
+    with pytest.raises(PointError, match=rf"operation branch: seed={seed}: must be a whole number from 0 to below 2"):
         Derivation.from_json(told)
 
 
@@ -617,13 +615,13 @@ def test_shrink_and_perturb() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"first": "size"}, r"rules.first \('size'\) must be one of name, structure"),
-        ({"rest": "zero"}, r"rules.rest \('zero'\) must be one of scaled, own"),
-        ({"statistics": True}, r"rules.statistics \(True\) must be one of inherit, reset"),
-        ({"shrink": 2}, r"rules.shrink \(2\) must be a number from 0 to 1"),
-        ({"perturb": "x"}, r"rules.perturb \('x'\) must be a number"),
-        ({"warm_up_steps": -1}, r"rules.warm_up_steps \(-1\) must be a whole number of at least 0"),
-        ({"freeze_epochs": 0.5}, r"rules.freeze_epochs \(0.5\) must be a whole number"),
+        ({"first": "size"}, r"rules.first='size': must be one of name, structure"),
+        ({"rest": "zero"}, r"rules.rest='zero': must be one of scaled, own"),
+        ({"statistics": True}, r"rules.statistics=True: must be one of inherit, reset"),
+        ({"shrink": 2}, r"rules.shrink=2: must be a number from 0 to 1"),
+        ({"perturb": "x"}, r"rules.perturb='x': must be a number"),
+        ({"warm_up_steps": -1}, r"rules.warm_up_steps=-1: must be a whole number of at least 0"),
+        ({"freeze_epochs": 0.5}, r"rules.freeze_epochs=0.5: must be a whole number"),
     ],
     ids=range(7),
 )

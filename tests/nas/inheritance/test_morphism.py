@@ -304,32 +304,32 @@ def test_channels_that_would_change_in_two_ways_are_refused(has_third: bool) -> 
     ("network", "operation", "message"),
     [
         (PLAIN, Widen(9, 4), r"node 9 \(linear\): its channels are the network's output"),
-        (PLAIN, Widen(1, 4), r"node 1 \(conv\): to widen it, size \(4\) must be from 5 to 65536; correct it"),
-        (PLAIN, Widen(1, 10**40), r"node 1 \(conv\): to widen it, size \(10{40}\) must be from 5 to 65536"),
+        (PLAIN, Widen(1, 4), r"node 1 \(conv\): widen: size=4: must be from 5 to 65536"),
+        (PLAIN, Widen(1, 10**40), r"node 1 \(conv\): widen: size=10{40}: must be from 5 to 65536"),
         (PLAIN, Widen(2, 9), r"node 2 \(norm\): it must be a convolution or a linear layer"),
-        (PLAIN, Widen(99, 9), r"the network has no node 99; choose one of \[1, 2, "),
-        (PLAIN, Narrow(1, 0), r"node 1 \(conv\): to narrow it, size \(0\) must be from 1 to below 4; correct it"),
-        (PLAIN, GrowKernel(1, 3), r"node 1 \(conv\): kernel \(3\) must be odd, over its 3, up to 31; correct it"),
+        (PLAIN, Widen(99, 9), r"the network has no node 99. Choose one of \[1, 2, "),
+        (PLAIN, Narrow(1, 0), r"node 1 \(conv\): narrow: size=0: must be from 1 to below 4"),
+        (PLAIN, GrowKernel(1, 3), r"node 1 \(conv\): kernel=3: must be odd, over its 3, up to 31"),
         (
             PLAIN,
             GrowKernel(1, 4),
-            r"node 1 \(conv\): grow_kernel: kernel \(4\) must be odd, from 1 to 31; add",
+            r"node 1 \(conv\): grow_kernel: kernel=4: must be odd, from 1 to 31. Add",
         ),
-        (PLAIN, ShrinkKernel(1, 3), r"node 1 \(conv\): kernel \(3\) must be odd, from 1 to below its 3; correct it"),
-        (PLAIN, Widen(1, 70_000), r"node 1 \(conv\): to widen it, size \(70000\) must be from 5 to 65536; correct it"),
-        (PLAIN, InsertConv(0, 2), r"the input: insert_conv: kernel \(2\) must be odd, from 1 to 31"),
+        (PLAIN, ShrinkKernel(1, 3), r"node 1 \(conv\): kernel=3: must be odd, from 1 to below its 3"),
+        (PLAIN, Widen(1, 70_000), r"node 1 \(conv\): widen: size=70000: must be from 5 to 65536"),
+        (PLAIN, InsertConv(0, 2), r"the input: insert_conv: kernel=2: must be odd, from 1 to 31"),
         (
             PLAIN,
             InsertBlock(1, 33, False),
-            r"node 1 \(conv\): insert_block: kernel \(33\) must be a whole number",
+            r"node 1 \(conv\): insert_block: kernel=33: must be a whole number",
         ),
         (PLAIN, InsertActivation(1, "relu"), "node 1: its output may be negative, which a relu would change"),
         (PLAIN, InsertLinear(1), r"node 10 \(linear\): its input \(4, 8, 8\) must be a vector"),
-        (PLAIN, AddSkip(5, 3), "a skip from 5 to 3: both must be nodes, the source the earlier"),
+        (PLAIN, AddSkip(5, 3), "a skip from 5 to 3: both must be nodes, the source first"),
         (PLAIN, AddSkip(1, 8), r"a skip from 1 \(4, 8, 8\) to 8 \(6,\): no stride makes them as large"),
         (PLAIN, ConcatSkip(3, 9), r"node 9 \(linear\): its channels are the network's output"),
         (PLAIN, Merge(1, 5), r"node 1 \(conv\) and node 5 \(conv\) must have the same input"),
-        (PLAIN, Split(1, 4), r"node 1 \(conv\): at \(4\) must be from 1 to below its 4"),
+        (PLAIN, Split(1, 4), r"node 1 \(conv\): at=4: must be from 1 to below its 4"),
         (PLAIN, DelayStride(1), r"node 1 \(conv\): it must be a convolution with a stride of 2 or more"),
         (PLAIN, FuseStride(1), r"node 1 \(conv\): it must be a convolution with a pool of kernel 1 as its only"),
         (PLAIN, Remove(1), r"node 1 \(conv\): it must have one input, of the same shape as its output"),
@@ -346,12 +346,12 @@ def test_impossible_operations_are_refused(network: Network, operation: Operatio
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, r"an operation \(None\) must be a dict whose kind is one of"),
+        (None, r"operation=None: must be a dict whose kind is one of"),
         ({"kind": "widn"}, "must be a dict whose kind is one of widen, "),
         ({"kind": "split", "node": 3}, "operation split: it must have node, at, and has node"),
-        ({"kind": "split", "node": 3, "at": "1"}, r"operation split: at \('1'\) must be a whole number"),
-        ({"kind": "branch", "node": 3, "noise": 1.5, "seed": 0}, r"noise \(1.5\) must be a number from 0 to below 1"),
-        ({"kind": "insert_activation", "after": 1, "activation": 1}, r"activation \(1\) must be a name"),
+        ({"kind": "split", "node": 3, "at": "1"}, r"operation split: at='1': must be a whole number"),
+        ({"kind": "branch", "node": 3, "noise": 1.5, "seed": 0}, r"noise=1.5: must be a number from 0 to below 1"),
+        ({"kind": "insert_activation", "after": 1, "activation": 1}, r"activation=1: must be a name"),
     ],
     ids=range(6),
 )
@@ -373,11 +373,11 @@ def test_joins_that_would_change_other_inputs_are_refused() -> None:
 
 def test_operations_and_networks_are_checked_when_they_are_made() -> None:
     """Operations and networks that a record could not hold can't be constructed."""
-    with pytest.raises(PointError, match=r"operation widen: noise \(1.5\) must be a number from 0 to below 1"):
+    with pytest.raises(PointError, match=r"operation widen: noise=1.5: must be a number from 0 to below 1"):
         Widen(1, 6, noise=1.5)
-    with pytest.raises(PointError, match=r"operation branch: noise \(2\) must be a number from 0 to below 1"):
+    with pytest.raises(PointError, match=r"operation branch: noise=2: must be a number from 0 to below 1"):
         Branch(1, noise=2)
-    with pytest.raises(PointError, match=r"input \(\(0, 8, 8\)\) must be \[channels, height, width\]"):
+    with pytest.raises(PointError, match=r"input=\(0, 8, 8\): must be \[channels, height, width\]"):
         Network((0, 8, 8), PLAIN.nodes)
 
 

@@ -158,5 +158,5 @@ def test_known_columns(table: str) -> None:
 def test_reference_of_a_metric(table: str) -> None:
     """A metric sets its part of the hypervolume's reference point; other types are refused by name."""
     assert make(table, metrics={"acc": {"reference": 0.1}}).metrics == (Metric("acc", reference=0.1),)
-    with pytest.raises(ConfigurationError, match=r"metric acc: reference \('low'\) must be a finite number"):
+    with pytest.raises(ConfigurationError, match=r"metric acc: reference='low': must be a finite number"):
         make(table, metrics={"acc": {"reference": "low"}})

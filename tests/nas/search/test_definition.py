@@ -214,8 +214,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"on_missing_weights": "ignore"}, r"on_missing_weights \('ignore'\) must be ancestor, scratch or fail"),
-            ({"slots": 0}, r"slots \(0\) and n_threads \(1\) must be at least 1"),
+            ({"on_missing_weights": "ignore"}, r"on_missing_weights='ignore': must be ancestor, scratch or fail"),
+            ({"slots": 0}, r"slots=0, n_threads=1: must be at least 1"),
         ],
     )
     def test_invalid_settings_are_refused(self, changes: dict[str, Any], message: str) -> None:
@@ -237,7 +237,7 @@ class TestRefusals:
                 r"space must consist of plain JSON data: \{1, 2\} \(set\)",
             ),
             ({"problem": Spec.of(WithSet, choices=float("nan"))}, "must consist of plain JSON data: Out of range"),
-            ({"tuner": Spec.of(EvolutionTuner, population_size=0)}, r"population_size \(0\) must be at least 1"),
+            ({"tuner": Spec.of(EvolutionTuner, population_size=0)}, r"population_size=0: must be at least 1"),
         ],
         ids=lambda value: "" if isinstance(value, str) else "+".join(value),
     )

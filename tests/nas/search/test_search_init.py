@@ -190,8 +190,8 @@ def test_init_is_part_of_the_identity(tmp_path: Path) -> None:
         ({"width": 1}, None, "must be a JSON list of points"),
         ([{"width": 99, "op": "a"}], None, r"init.points\[0\] is not in the space: .*width"),
         ([POINTS[1], {"width": 3, "op": "a"}], None, r"init.points\[1\] violates constraints.size=2 \(3\)"),
-        ("nowhere.json", None, r"^init.points \(nowhere.json\) can't be read .*; give a file's path or URL$"),
-        (None, "nowhere.safetensors", r"init.weights \(nowhere.safetensors\) can't be read .*NAME:42"),
+        ("nowhere.json", None, r"^init.points=nowhere.json: can't be read .*. Give a file's path or URL\.$"),
+        (None, "nowhere.safetensors", r"init.weights=nowhere.safetensors: can't be read .*NAME:42"),
     ],
 )
 def test_invalid_init_is_refused(points: object, weights: str | None, message: str, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_invalid_init_is_refused(points: object, weights: str | None, message: s
 def test_points_in_too_many_lists(tmp_path: Path) -> None:
     """A file of endlessly nested lists is refused like any other invalid file."""
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(ConfigurationError, match=r"init.points .*deep.json\) must be a JSON list of points"):
+    with pytest.raises(ConfigurationError, match=r"init.points=.*deep.json: must be a JSON list of points"):
         SearchInit.read(str(tmp_path / "deep.json"), None)
 
 
@@ -217,7 +217,7 @@ def test_file_without_tensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"nothing of the kind")
 
     for name, message in (("w", "must be a file of"), ("torn", "must be a file of"), ("empty", "holds no tensors")):
-        with pytest.raises(ConfigurationError, match=rf"init.weights .*{name}.bin\) {message}"):
+        with pytest.raises(ConfigurationError, match=rf"init.weights=.*{name}.bin: {message}"):
             SearchInit.read(None, str(tmp_path / f"{name}.bin"))
 
 
@@ -228,7 +228,7 @@ def test_file_missing_at_the_start_is_named(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").rename(tmp_path / "away")
 
     for _ in range(2):
-        with pytest.raises(StorageError, match=r"init.weights \(.*w.safetensors\) can't be read \(FileNotFoundError"):
+        with pytest.raises(StorageError, match=r"init.weights=.*w.safetensors: can't be read \(FileNotFoundError"):
             run_search(search("random.RandomTuner", init), root=str(tmp_path / "root"), budget=Budget(trials=2))
     (tmp_path / "away").rename(tmp_path / "w.safetensors")
     found = run_search(search("random.RandomTuner", init), root=str(tmp_path / "root"), budget=Budget(trials=2))
@@ -239,7 +239,7 @@ def test_missing_trial_is_refused(tmp_path: Path) -> None:
     """Another search's trial without weights is named before the first trial."""
     for weights in ("nowhere:1", "old:9"):
         run_search(search("random.RandomTuner", SearchInit()), root=str(tmp_path), name="old", budget=Budget(trials=1))
-        with pytest.raises(ConfigurationError, match=rf"init.weights \({weights}\): no such trial with weights"):
+        with pytest.raises(ConfigurationError, match=rf"init.weights={weights}: no such trial with weights"):
             run_search(search("random.RandomTuner", SearchInit.read(None, weights)), root=str(tmp_path))
 
 

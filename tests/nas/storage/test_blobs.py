@@ -476,7 +476,7 @@ class TestLocal:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
         monkeypatch.setattr(os, "link", link)
-        with pytest.raises(ConfigurationError, match=r"root.*hard links.*choose another storage\.root"):
+        with pytest.raises(ConfigurationError, match=r"root.*hard links.*Choose another storage\.root"):
             local.check_writable()
         assert everything(tmp_path / "root") == []
 

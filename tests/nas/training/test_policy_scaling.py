@@ -82,11 +82,11 @@ def test_shares_of_a_full_training() -> None:
 
 def test_mistakes_name_the_argument() -> None:
     """An invalid number of epochs, examples or layers is refused by name under every policy."""
-    with pytest.raises(ConfigurationError, match=r"run.epochs: early \(2.5\) must be a whole number of at least 0"):
+    with pytest.raises(ConfigurationError, match=r"run.epochs: early=2.5: must be a whole number of at least 0"):
         modes().epochs(full=10, early=2.5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"run.subset: quick \(0\)"):
+    with pytest.raises(ConfigurationError, match=r"run.subset: quick=0: "):
         modes().subset([1, 2], quick=0)
-    with pytest.raises(ConfigurationError, match=r"run.scale: layers \(0\)"):
+    with pytest.raises(ConfigurationError, match=r"run.scale: layers=0: "):
         modes(Policy.DOWNSCALE).scale(layers=0, downscaled=6)
     with pytest.raises(TypeError, match="one size"):
         modes().scale(layers=15, width=3, downscaled=6)

@@ -414,7 +414,7 @@ class TestTiming:
         result = shop.attempt(lambda run: run.save_resume_point(step, every_s=every_s))
 
         assert result is not None
-        assert f"step ({step!r}) must be a whole number and every_s ({every_s!r})" in (result.error or "")
+        assert f"step={step!r}, every_s={every_s!r}: must be a whole number and a number" in (result.error or "")
 
 
 def saving(run: TrialRun) -> None:

@@ -154,9 +154,9 @@ def n_alike(one: Trial, other: Trial) -> int:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"donor": "uncle"}, r"tuner.donor \('uncle'\) must be one of parent, best_donor"),
-        ({"crossover": 1.5}, r"crossover \(1.5\) must be a probability"),
-        ({"replacement": "youngest"}, "replacement \\('youngest'\\) must be one of oldest, worst, loser"),
+        ({"donor": "uncle"}, r"tuner.donor='uncle': must be one of parent, best_donor"),
+        ({"crossover": 1.5}, r"crossover=1.5: must be a probability"),
+        ({"replacement": "youngest"}, "replacement='youngest': must be one of oldest, worst, loser"),
         ({"replacement": "loser", "sample_size": 1}, "must be at least 2 with replacement=loser"),
     ],
 )

@@ -161,12 +161,12 @@ def test_landmarks_see_near_points_as_near() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_initial_points": 1}, r"tuner.n_initial_points \(1\) must be"),
-        ({"max_steps": 0}, r"tuner.max_steps \(0\) must be"),
-        ({"beta": -1}, r"tuner.beta \(-1\) must be a finite number of at least 0; try 2.5"),
+        ({"n_initial_points": 1}, r"tuner.n_initial_points=1: must be"),
+        ({"max_steps": 0}, r"tuner.max_steps=0: must be"),
+        ({"beta": -1}, r"tuner.beta=-1: must be a finite number of at least 0. Try 2.5"),
         (
             {"max_points": 7},
-            r"tuner.max_points \(7\) must be at least twice tuner.n_initial_points \(4\).*give 8 or more",
+            r"tuner.max_points=7: must be at least twice tuner.n_initial_points \(4\).*Give 8 or more",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def test_only_named_parameters_are_perturbed() -> None:
     ("perturbed", "message"),
     [
         (["rate", "raet"], "perturbed: .* has no decision 'raet'. Choose from rate, x, n, op, or null for all"),
-        ([], r"perturbed \(\[\]\) must name decisions of the space, such as x, rate, n, op, or be null"),
+        ([], r"perturbed=\[\]: must name decisions of the space, such as x, rate, n, op, or be null"),
     ],
 )
 def test_unknown_names_are_refused(perturbed: list[str], message: str) -> None:

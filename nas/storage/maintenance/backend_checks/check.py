@@ -160,5 +160,5 @@ def check_heartbeat(data: bytes | None) -> None:
     """
     if data is None or len(data) != HEARTBEAT_BYTES or len(set(data)) != 1:
         found = "nothing" if data is None else f"{len(data)} bytes"
-        hint = "heartbeats may be misread here; choose another storage.root"
+        hint = "heartbeats may be misread here. Choose another storage.root."
         raise FailedCheckError(f"{found} instead of the old or the new contents", hint)

@@ -54,37 +54,37 @@ def changed(place: int, **changes: Any) -> dict[str, Any]:
     ("data", "message"),
     [
         ([], r"a network must be a dict of input and nodes, not \[\]"),
-        ({"input": [2, 0, 4], "nodes": []}, r"input \(\[2, 0, 4\]\) must be \[channels, height, width\]"),
-        ({"input": [2, 70_000, 4], "nodes": []}, r"input \(\[2, 70000, 4\]\) must .* from 1 to 65536; correct it"),
+        ({"input": [2, 0, 4], "nodes": []}, r"input=\[2, 0, 4\]: must be \[channels, height, width\]"),
+        ({"input": [2, 70_000, 4], "nodes": []}, r"input=\[2, 70000, 4\]: must .* from 1 to 65536"),
         ({"input": [2], "nodes": []}, "the network has 0 nodes"),
-        ({"input": [2], "nodes": [3]}, r"nodes\[0\] \(3\) must be a dict with an id"),
+        ({"input": [2], "nodes": [3]}, r"nodes\[0\]=3: must be a dict with an id"),
         (changed(0, id=0), r"node 0 \(conv\): its id must be a whole number from 1 to 512"),
         (changed(0, id=[1]), r"node \[1\] \(conv\): its id must be"),
         (changed(1, id=1), r"node 1 \(norm\): another node has this id"),
-        (changed(0, op="cnv"), r"node 1 \(cnv\): op \('cnv'\) must be one of conv, "),
-        (changed(0, op=None), r"node 1 \(None\): op \(None\) must be one of"),
-        (changed(0, kernel=4), r"node 1 \(conv\): kernel \(4\) must be odd"),
-        (changed(0, kernel="3"), r"node 1 \(conv\): kernel \('3'\) must be a whole number from 1 to 31"),
-        (changed(0, channels=0), r"node 1 \(conv\): channels \(0\) must be a whole number"),
-        (changed(0, channels=True), r"node 1 \(conv\): channels \(True\) must be a whole number"),
-        (changed(0, bias=1), r"node 1 \(conv\): bias \(1\) must be true or false"),
+        (changed(0, op="cnv"), r"node 1 \(cnv\): op='cnv': must be one of conv, "),
+        (changed(0, op=None), r"node 1 \(None\): op=None: must be one of"),
+        (changed(0, kernel=4), r"node 1 \(conv\): kernel=4: must be odd"),
+        (changed(0, kernel="3"), r"node 1 \(conv\): kernel='3': must be a whole number from 1 to 31"),
+        (changed(0, channels=0), r"node 1 \(conv\): channels=0: must be a whole number"),
+        (changed(0, channels=True), r"node 1 \(conv\): channels=True: must be a whole number"),
+        (changed(0, bias=1), r"node 1 \(conv\): bias=1: must be true or false"),
         (changed(0, stride=None), r"node 1 \(conv\): stride \(missing\) must be given"),
-        (changed(1, channels=3), r"node 2 \(norm\): channels \(3\) is unknown: it has no attribute"),
-        (changed(1, inputs=3), r"node 2 \(norm\): inputs \(3\) must be a list of ids"),
-        (changed(1, inputs=[3]), r"node 2 \(norm\): its input \(3\) must be 0 \(the network's\) or an earlier node's"),
+        (changed(1, channels=3), r"node 2 \(norm\): channels=3: unknown, it has no attribute"),
+        (changed(1, inputs=3), r"node 2 \(norm\): inputs=3: must be a list of ids"),
+        (changed(1, inputs=[3]), r"node 2 \(norm\): input=3: must be 0 \(the network's\) or an earlier node's"),
         (changed(1, inputs=[0, 1]), r"node 2 \(norm\): it has 2 inputs and takes 1"),
         (changed(1, op="add"), r"node 2 \(add\): it has 1 inputs and needs at least 2"),
         (changed(1, op="add", inputs=[1, 1]), r"node 2 \(add\): its inputs \[1, 1\] must be different"),
         (changed(1, op="add", inputs=[0, 1]), r"node 2 \(add\): its inputs \(2, 4, 4\) and \(3, 4, 4\) must have the"),
         (changed(1, inputs=[0]), r"node 1 \(conv\): no node takes its output, and it is not the last"),
-        (changed(2, op="norm"), r"node 4 \(linear\): its input \(3, 4, 4\) must be a vector; put a flatten"),
+        (changed(2, op="norm"), r"node 4 \(linear\): its input \(3, 4, 4\) must be a vector. Put a flatten"),
         (changed(3, op="flatten", features=None, bias=None), r"node 4 \(flatten\): its input \(3,\) must be an image"),
         (
             {**changed(1, op="pool", kind="max", kernel=2, stride=1), "input": [2, 1, 1]},
-            r"node 2 \(pool\): kernel \(2\) is larger than its input \(3, 1, 1\)",
+            r"node 2 \(pool\): kernel=2: is larger than its input \(3, 1, 1\)",
         ),
-        (changed(1, op="pool", kind="least", kernel=2, stride=1), r"node 2 \(pool\): kind \('least'\) must be one of"),
-        (changed(1, op="activation", kind=["relu"]), r"node 2 \(activation\): kind \(\['relu'\]\) must be one of relu"),
+        (changed(1, op="pool", kind="least", kernel=2, stride=1), r"node 2 \(pool\): kind='least': must be one of"),
+        (changed(1, op="activation", kind=["relu"]), r"node 2 \(activation\): kind=\['relu'\]: must be one of relu"),
     ],
     ids=range(29),
 )  # fmt: skip
@@ -122,9 +122,9 @@ def test_cell_is_the_benchmarks(cell: str, millions: float) -> None:
 
 def test_nodes_and_inputs_are_tuples() -> None:
     """Lists would make a network that is unequal to what its JSON gives back."""
-    with pytest.raises(PointError, match=r"nodes \(\[Node.*must be a tuple of Node; Network.from_json reads lists"):
+    with pytest.raises(PointError, match=r"nodes=\[Node.*must be a tuple of Node; Network.from_json reads lists"):
         Network((2,), [Node(1, Linear(3), (0,))])  # type: ignore[arg-type]
-    with pytest.raises(PointError, match=r"node 1 \(linear\): its inputs \(\[0\]\) must be a tuple of ids"):
+    with pytest.raises(PointError, match=r"node 1 \(linear\): inputs=\[0\]: must be a tuple of ids"):
         Network((2,), (Node(1, Linear(3), [0]),))  # type: ignore[arg-type]
 
 
@@ -139,27 +139,27 @@ def test_long_and_broken_names_of_operations_make_short_messages() -> None:
 def test_cells_that_cannot_be_are_refused() -> None:
     """A cell that is written wrongly, or through which nothing comes, is refused by what is wrong."""
     for cell, message in (
-        (CELL.replace("none", "nothing"), f"one of {', '.join(CELL_OPERATIONS)}; correct 'nothing'$"),
-        ("conv", "correct 'conv'"),
+        (CELL.replace("none", "nothing"), f"one of {', '.join(CELL_OPERATIONS)}. Correct 'nothing'$"),
+        ("conv", "Correct 'conv'"),
         ("|none~0|+|skip_connect~0|skip_connect~1|+|none~0|none~1|none~2|", "it has no path"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             nas_bench_201((3, 32, 32), 10, cell=cell, widths=[16])
-    with pytest.raises(ConfigurationError, match=r"input_shape \(\(3, 28, 30\)\): 30 must be a multiple of 4"):
+    with pytest.raises(ConfigurationError, match=r"input_shape=\(3, 28, 30\): 30 must be a multiple of 4"):
         nas_bench_201((3, 28, 30), 10, cell=CELL, widths=[4, 4, 4])
     with pytest.raises(ConfigurationError, match="widths"):
         plain_cnn((3, 32, 32), 10, widths=[], pool_after=[])
-    with pytest.raises(ConfigurationError, match=r"widths \(4\) must be a list of 1 or more whole numbers; give one"):
+    with pytest.raises(ConfigurationError, match=r"widths=4: must be a list of 1 or more whole numbers. Give one"):
         plain_cnn((3, 32, 32), 10, widths=4, pool_after=[0])  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"widths \(\[\]\) must be a list of 1 or more"):
+    with pytest.raises(ConfigurationError, match=r"widths=\[\]: must be a list of 1 or more"):
         plain_cnn((3, 32, 32), 10, widths=[], pool_after=[0])
-    with pytest.raises(ConfigurationError, match=r"widths \(4\) must be a list of 0 or more"):
+    with pytest.raises(ConfigurationError, match=r"widths=4: must be a list of 0 or more"):
         mlp((3,), 10, widths=4)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"widths\[1\] \('8'\) must be a whole number of at least 1"):
+    with pytest.raises(ConfigurationError, match=r"widths\[1\]='8': must be a whole number of at least 1"):
         plain_cnn((3, 32, 32), 10, widths=[4, "8"], pool_after=[])  # type: ignore[list-item]
-    with pytest.raises(ConfigurationError, match=r"cell \(None\) must be"):
+    with pytest.raises(ConfigurationError, match=r"cell=None: must be"):
         nas_bench_201((3, 32, 32), 10, cell=None, widths=[16])  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"pool_after \(\[0, 4\]\) names 4; choose from 0 to 3"):
+    with pytest.raises(ConfigurationError, match=r"pool_after=\[0, 4\]: names 4. Choose from 0 to 3"):
         plain_cnn((3, 32, 32), 10, widths=[4] * 4, pool_after=[0, 4])
 
 

@@ -150,17 +150,17 @@ def test_normal_numbers() -> None:
 @pytest.mark.parametrize(
     ("entry", "line"),
     [
-        ({"_type": "choise", "_value": [1]}, r"x: _type \('choise'\) must be one of choice, randint, uniform"),
+        ({"_type": "choise", "_value": [1]}, r"x: _type='choise': must be one of choice, randint, uniform"),
         ({"_type": "choice", "_value": []}, "must be a list of at least one option"),
-        ({"_type": "uniform", "_value": [1]}, r"x: _value \(\[1\]\) must be \[low, high\]"),
+        ({"_type": "uniform", "_value": [1]}, r"x: _value=\[1\]: must be \[low, high\]"),
         ({"_type": "quniform", "_value": [1, 2]}, r"must be \[low, high, q\]"),
-        ({"_type": "quniform", "_value": [1, 2, 0]}, "q .* must be greater than 0"),
-        ({"_type": "loguniform", "_value": [0, 2]}, "low .* must be greater than 0"),
-        ({"_type": "normal", "_value": [0, -1]}, "standard deviation .* must be greater than 0"),
+        ({"_type": "quniform", "_value": [1, 2, 0]}, "q=0.*: must be greater than 0"),
+        ({"_type": "loguniform", "_value": [0, 2]}, "low=0.*: must be greater than 0"),
+        ({"_type": "normal", "_value": [0, -1]}, "standard deviation=-1.*: must be greater than 0"),
         ({"_type": "lognormal", "_value": [0, 1000]}, "the range must be within that of floats"),
         ({"_type": "randint", "_value": [5, 5]}, "the lower less than the upper"),
         ({"_type": "choice", "_value": [{"k": {"_type": "randint", "_value": [2]}}, 1]}, "must have a _name"),
-        ({"_type": "input_choice", "_value": {"candidates": [1], "n_chosen": 2}}, r"n_chosen \(2\) must be"),
+        ({"_type": "input_choice", "_value": {"candidates": [1], "n_chosen": 2}}, r"n_chosen=2: must be"),
         ({"_value": [1]}, "must be an object with _type and _value"),
         (3, "must be an object with _type and _value"),
     ],
@@ -184,7 +184,7 @@ def test_values_outside_are_refused() -> None:
     """A number between two steps, or beyond the bounds, is no point."""
     space = load_nni_space({"x": {"_type": "quniform", "_value": [1, 10, 4]}})
     for value in (2.0, 10.0, 0.0, "1", True, math.nan):
-        with pytest.raises(PointError, match="x "):
+        with pytest.raises(PointError, match="x="):
             space.validate({"x": value})
     assert isinstance(space, ParameterSpace)
     assert space.n_points == 3

@@ -485,31 +485,31 @@ def mixed() -> ParameterSpace:
 @pytest.mark.parametrize(
     ("change", "named", "allowed"),
     [
-        ({"n": 4}, "n (4", "an int from 1 to 3"),
-        ({"n": True}, "n (True, bool)", "an int from 1 to 3"),
-        ({"n": 2.0}, "n (2.0, float)", "an int from 1 to 3"),
-        ({"n": "2"}, "n ('2', str)", "an int from 1 to 3"),
-        ({"n": None}, "n (None", "an int from 1 to 3"),
-        ({"x": 1.5}, "x (1.5", "a float from 0.0 to 1.0"),
-        ({"x": math.nan}, "x (nan", "a float from 0.0 to 1.0"),
-        ({"x": math.inf}, "x (inf", "a float from 0.0 to 1.0"),
-        ({"x": False}, "x (False", "a float from 0.0 to 1.0"),
-        ({"x": 10**400}, "x (1000", "a float from 0.0 to 1.0"),
-        ({"op": "gelu"}, "op ('gelu'", "one of 'conv', 'pool', [3, 3]"),
-        ({"op": (3, 3)}, "op ((3, 3), tuple)", "one of 'conv', 'pool', [3, 3]"),
-        ({"op": [3, 3.0]}, "op ([3, 3.0]", "one of 'conv', 'pool', [3, 3]"),
-        ({"op": {1: object()}}, "op ({1:", "one of 'conv', 'pool', [3, 3]"),
-        ({"opt": {"type": "lion"}}, "opt ({'type': 'lion'}", "one of {'type': 'sgd'"),
-        ({"opt": {"type": "sgd", "lr": 2.0}}, "opt.lr (2.0", "a float from 0.0 to 1.0"),
-        ({"opt": {"type": "adam", "lr": 0.5}}, "opt ({'type': 'adam'", "one of {'type': 'sgd'"),
+        ({"n": 4}, "n=4", "an int from 1 to 3"),
+        ({"n": True}, "n=True (bool)", "an int from 1 to 3"),
+        ({"n": 2.0}, "n=2.0 (float)", "an int from 1 to 3"),
+        ({"n": "2"}, "n='2' (str)", "an int from 1 to 3"),
+        ({"n": None}, "n=None", "an int from 1 to 3"),
+        ({"x": 1.5}, "x=1.5", "a float from 0.0 to 1.0"),
+        ({"x": math.nan}, "x=nan", "a float from 0.0 to 1.0"),
+        ({"x": math.inf}, "x=inf", "a float from 0.0 to 1.0"),
+        ({"x": False}, "x=False", "a float from 0.0 to 1.0"),
+        ({"x": 10**400}, "x=1000", "a float from 0.0 to 1.0"),
+        ({"op": "gelu"}, "op='gelu'", "one of 'conv', 'pool', [3, 3]"),
+        ({"op": (3, 3)}, "op=(3, 3) (tuple)", "one of 'conv', 'pool', [3, 3]"),
+        ({"op": [3, 3.0]}, "op=[3, 3.0]", "one of 'conv', 'pool', [3, 3]"),
+        ({"op": {1: object()}}, "op={1:", "one of 'conv', 'pool', [3, 3]"),
+        ({"opt": {"type": "lion"}}, "opt={'type': 'lion'}", "one of {'type': 'sgd'"),
+        ({"opt": {"type": "sgd", "lr": 2.0}}, "opt.lr=2.0", "a float from 0.0 to 1.0"),
+        ({"opt": {"type": "adam", "lr": 0.5}}, "opt={'type': 'adam'", "one of {'type': 'sgd'"),
         ({"opt": {"type": "sgd"}}, "opt.lr (missing)", "a float from 0.0 to 1.0"),
-        ({"sub": {"k": 6}}, "sub.k (6", "an int from 1 to 5"),
-        ({"sub": 3}, "sub (3", "{'k': an int from 1 to 5}"),
-        ({"sub": {"k": 3, "l": 1}}, "sub.l (1)", "one of the parameters (k)"),
-        ({"c": 64.0}, "c (64.0", "64"),
-        ({"z": 1}, "z (1)", "one of the parameters (n, x, op, opt, sub, c, deep)"),
-        ({1: 1}, "1 (1)", "one of the parameters"),
-        ({"n": 1}, "deep (1)", "absent unless n is in [2]"),
+        ({"sub": {"k": 6}}, "sub.k=6", "an int from 1 to 5"),
+        ({"sub": 3}, "sub=3", "{'k': an int from 1 to 5}"),
+        ({"sub": {"k": 3, "l": 1}}, "sub.l=1:", "one of the parameters (k)"),
+        ({"c": 64.0}, "c=64.0", "64"),
+        ({"z": 1}, "z=1:", "one of the parameters (n, x, op, opt, sub, c, deep)"),
+        ({1: 1}, "1=1:", "one of the parameters"),
+        ({"n": 1}, "deep=1:", "absent unless n is in [2]"),
     ],
 )
 def test_refusals_name_what_is_wrong(change: dict[Any, Any], named: str, allowed: str) -> None:
@@ -520,13 +520,13 @@ def test_refusals_name_what_is_wrong(change: dict[Any, Any], named: str, allowed
 
     assert str(caught.value).startswith(named)
     assert f"must be {allowed}" in str(caught.value)
-    assert ";" in str(caught.value)
+    assert str(caught.value).endswith(".")
 
 
 def test_missing_active_parameters_are_refused() -> None:
     """A conditional parameter that is active has to be there."""
     point = {name: value for name, value in VALID.items() if name != "deep"}
-    with pytest.raises(PointError, match=r"deep \(missing\) must be an int from 1 to 9; add it"):
+    with pytest.raises(PointError, match=r"deep \(missing\) must be an int from 1 to 9. Add it"):
         mixed().validate(point)
     mixed().validate({**point, "n": 1})
 
@@ -617,11 +617,11 @@ def test_points_come_one_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Float(2.0, 1.0), r"low \(2.0\) must be at most high \(1.0\)"),
-        (lambda: Int(2, 1), r"low \(2\) must be at most high \(1\)"),
-        (lambda: Float(0.0, 1.0, log=True), r"low \(0.0\) must be greater than 0"),
-        (lambda: Int(0, 1, log=True), r"low \(0\) must be greater than 0"),
-        (lambda: Int(1, 2, log="false"), r"log \('false'\) must be True or False"),  # type: ignore[arg-type]
+        (lambda: Float(2.0, 1.0), r"low=2.0: must be at most high \(1.0\)"),
+        (lambda: Int(2, 1), r"low=2: must be at most high \(1\)"),
+        (lambda: Float(0.0, 1.0, log=True), r"low=0.0: must be greater than 0"),
+        (lambda: Int(0, 1, log=True), r"low=0: must be greater than 0"),
+        (lambda: Int(1, 2, log="false"), r"log='false': must be True or False"),  # type: ignore[arg-type]
         (lambda: Float(math.nan, 1.0), "finite"),
         (lambda: Float(0.0, math.inf), "finite"),
         (lambda: Float(0, 10**400), "finite"),
@@ -634,12 +634,12 @@ def test_points_come_one_at_a_time() -> None:
         (lambda: Choice(), "at least one option"),
         (lambda: Choice("a", "b", "a"), "'a' and 'a' can be the same"),
         (lambda: Choice([1], [1]), "can be the same"),
-        (lambda: Choice([16, 32]), r"write Choice\(\*\[16, 32\]\)"),
+        (lambda: Choice([16, 32]), r"Write Choice\(\*\[16, 32\]\)"),
         (lambda: Choice((1, 2), (3, 4)), "a tuple as a list"),
         (lambda: Choice(math.nan, 1), "must be JSON"),
         (lambda: Choice({1: 2}, 3), "must be JSON"),
         (lambda: Choice({1: Int(1, 2)}, 3), "must be a string"),
-        (lambda: Choice(None, Float(0, 1)), "wrap it in a dict"),
+        (lambda: Choice(None, Float(0, 1)), "Wrap it in a dict"),
         (lambda: Choice({"n": Int(1, 3)}, {"n": Int(3, 5)}), "can be the same"),
         (lambda: Choice({"n": Int(1, 3)}, {"n": 2}), "can be the same"),
         (lambda: Choice({"n": 1}, {"n": Float(0, 3)}), "can be the same"),

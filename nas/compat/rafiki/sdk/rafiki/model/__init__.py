@@ -56,12 +56,12 @@ __all__ = [
 ]
 
 _REMOVED = {
-    "ListKnob": "Rafiki 0.2 has no conditional and list knobs; use ArchKnob",
-    "DynamicListKnob": "Rafiki 0.2 has no conditional and list knobs; use ArchKnob",
+    "ListKnob": "Rafiki 0.2 has no conditional and list knobs. Use ArchKnob.",
+    "DynamicListKnob": "Rafiki 0.2 has no conditional and list knobs. Use ArchKnob.",
     "MetadataKnob": "Rafiki 0.2 does not have it",
-    "dataset_utils": "this is the module of Rafiki 0.2 and SINGA-Auto; use utils.dataset",
+    "dataset_utils": "this is the module of Rafiki 0.2 and SINGA-Auto. Use utils.dataset.",
     "test_model_class": "import it from rafiki.model.dev",
-    "InvalidModelParamsException": "this is the module of Rafiki 0.2 and SINGA-Auto; raise an error of your own",
+    "InvalidModelParamsException": "this is the module of Rafiki 0.2 and SINGA-Auto. Raise an error of your own.",
     "PandaModel": "its gradients and explanations are not supported; extend BaseModel",
 }
 

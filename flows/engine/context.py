@@ -33,7 +33,7 @@ class SearchContext:
             summary,
             pipeline.prepared.problem.metrics,
             self.root,
-            has_finals=pipeline.prepared.plan.final is not None,
+            final=pipeline.prepared.plan.final,
             more=self._repeated_arguments(pipeline),
             has_options=bool(self.options),
             ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if ended_by_tuner else None,

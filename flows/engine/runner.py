@@ -44,6 +44,10 @@ EXIT_S = 5.0
 """Shortest bound on that wait."""
 SWITCH_S = 0.0005
 """Thread switch interval: with Python's 5 ms, a return from the disk may wait 5 ms."""
+ONLY_AT_REPORTS = (
+    "at the end of budget.hours (or gpu_hours) a trial stops at its next report; one that never reports runs on. "
+    "runner=processes kills it"
+)
 NEVER_BEGAN = SearchFailedError("Prefect ended the flow before it began")
 
 
@@ -197,6 +201,8 @@ class Engine:
                 progress.note(f"policies skipped, not declared by the problem: {names}")
             state = f"resumes after {count(len(done), 'finished trial')}" if trials else "starts"
             progress.note(f"search {context.name} {state}, in {records.files.url}")
+            if pipeline.budget.stops_trials and context.machine.runner in ("debug", "threads"):
+                progress.note(f"runner={context.machine.runner}: {ONLY_AT_REPORTS}")
             session = max(past_sessions(records), default=0) + 1
             session_run = SessionRun(pipeline, context, limits, session, progress, only_finals)
             self._prefect(session_run) if context.machine.runner in WITH_PREFECT else self._alone(session_run)

@@ -10,6 +10,7 @@ from flows.views.fronts import front_lines
 from flows.views.table import flat_point
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.policy import Stage
 from nas.core.redaction import without_passwords
 from nas.core.trial import State
 from nas.search.pipeline import Summary
@@ -22,7 +23,7 @@ def print_summary(
     metrics: Sequence[Metric],
     root: str,
     *,
-    has_finals: bool = True,
+    final: Stage | None = None,
     more: Sequence[str] = (),
     has_options: bool = False,
     ended: str | None = None,
@@ -35,7 +36,7 @@ def print_summary(
         summary: The result of the search.
         metrics: Metrics of the problem. The first ranks; if there are several, fronts are printed.
         root: The storage root as the user wrote it; passwords are masked.
-        has_finals: Whether the policy plan has a final stage.
+        final: The last stage of the policy plan, or None if there is only the search stage.
         more: Further overrides that ``flows.final`` needs.
         has_options: Whether the root was opened with options, which may be credentials and are not printed.
         ended: The reason why the search ended before its budget, or None.
@@ -60,6 +61,8 @@ def print_summary(
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
         name = metrics[0].name
         write(f"best: trial {winner.number} ({winner.stage}), validation {name} {winner.metrics[name]:.4f}")
+        if final is not None and (winner.stage != final.name or winner.state != State.COMPLETE):
+            write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
         test = summary.tests.get(winner.number, {})
         if "metrics" in test:
             write("test: " + ", ".join(f"{name} {value:.4f}" for name, value in test["metrics"].items()))
@@ -85,7 +88,7 @@ def print_summary(
     write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
     write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
     write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
-    if has_finals:
+    if final is not None:
         write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
     else:
         write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")

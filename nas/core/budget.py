@@ -24,7 +24,7 @@ class Budget:
         gpu_hours: GPU-hours in the results. Lost and interrupted attempts do not count.
         jobs: Jobs of the search stage, failed ones included. Running jobs may ask for trials after the last one starts.
         final_share: Share of the hours reserved for later stages while the duration of their trials is unknown.
-        at_deadline: ``finish`` lets running trials finish when the time of their stage is over; ``stop`` stops them.
+        at_deadline: ``stop`` stops trials that run when the time of their stage is over; ``finish`` lets them finish.
     """
 
     trials: int | None = None
@@ -32,7 +32,7 @@ class Budget:
     gpu_hours: float | None = None
     jobs: int | None = None
     final_share: float = 0.4
-    at_deadline: AtDeadline = "finish"
+    at_deadline: AtDeadline = "stop"
 
     def __post_init__(self) -> None:
         for name in ("trials", "jobs"):
@@ -56,6 +56,11 @@ class Budget:
     def is_timed(self) -> bool:
         """Whether hours or GPU-hours are limited."""
         return self.hours is not None or self.gpu_hours is not None
+
+    @property
+    def stops_trials(self) -> bool:
+        """Whether trials that run at the deadline are stopped."""
+        return self.is_timed and self.at_deadline == "stop"
 
     def allows_trial(self, n_trials: int) -> bool:
         """Returns whether another trial may be proposed after ``n_trials``."""

@@ -14,7 +14,6 @@ A trial that exceeds its own timeout is killed by its worker pool (``nas.executo
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -277,7 +276,7 @@ class SearchController:
     def _has_time(self, stage: Stage, *, after_ask: bool = False) -> bool:
         if not self._settings.budget.is_timed:
             return True
-        return self._enforcer.may_start(stage, self._n_waiting(stage), after_ask=after_ask)
+        return self._enforcer.may_start(stage, len(self._waiting_in(stage)), after_ask=after_ask)
 
     def _allows_new_job(self) -> bool:
         """Returns whether the budget allows a new job."""
@@ -348,21 +347,23 @@ class SearchController:
         """
         in_stage = [trial for trial in self.trials if trial.stage == stage.name]
         trained = {trial.parents[0] for trial in in_stage if trial.parents and not trial.reached_deadline}
-        remaining = deque(parent for parent in finalists if parent.number not in trained)
-        n_slots = self._slots_per_trial(n_trials, self._n_waiting(stage) + len(remaining))
+        remaining = [parent for parent in finalists if parent.number not in trained]
+        n_slots = self._slots_per_trial(n_trials, len(self._waiting_in(stage)) + len(remaining))
         while True:
             self.collect_garbage()
             self._enforce_budget(stage)
-            while remaining and self._may_propose_final(stage):
+            while (finalist := self._next_final(stage, remaining)) is not None:
+                remaining.remove(finalist)
                 index = sum(t.stage == stage.name for t in self.trials)
-                self._propose(retrain(remaining.popleft(), stage, index, self.trials, self._settings.seed))
+                self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed))
             self._submit_ready(stage, n_slots)
             if self._slots.n_active:  # no trial runs if a submitted one failed at once: its donor has no weights
                 self._handle(self._next_event(stage))
                 continue
-            is_done = not remaining and not self._has_unfinished(stage)
-            if is_done or not self._enforcer.may_start(stage):
-                return is_done
+            unfinished = self._waiting_in(stage)
+            left = [*map(self._parent_in_plan, unfinished), *remaining]
+            if not any(self._enforcer.may_start(stage, parent=parent) for parent in left):
+                return not left
 
     def _slots_per_trial(self, n_trials: int | None, n_remaining: int) -> int:
         """Returns the number of slots whose torch threads each trial of a later stage gets."""
@@ -370,17 +371,24 @@ class SearchController:
             return 1
         return max(1, self._executor.slots // max(1, n_trials, n_remaining))
 
-    def _may_propose_final(self, stage: Stage) -> bool:
-        """Returns whether to propose now; with hours, only if the trial starts at once."""
+    def _next_final(self, stage: Stage, finalists: Sequence[Trial]) -> Trial | None:
+        """Returns the finalist to propose now; with hours, the first that starts at once and fits."""
         if not self._settings.budget.is_timed:
-            return True
-        has_slot = len(self._slots.running) + self._n_waiting(stage) < self._executor.slots
-        return has_slot and self._has_time(stage)
+            return next(iter(finalists), None)
+        n_waiting = len(self._waiting_in(stage))
+        if len(self._slots.running) + n_waiting >= self._executor.slots:
+            return None
+        return next((t for t in finalists if self._enforcer.may_start(stage, n_waiting, parent=t)), None)
 
     # ---- submitting trials
 
-    def _n_waiting(self, stage: Stage) -> int:
-        return sum(self.trials[number].stage == stage.name for number in self._waiting)
+    def _waiting_in(self, stage: Stage) -> list[Trial]:
+        """Returns the waiting trials of a stage, in the order of the queue."""
+        return [trial for trial in map(self.trials.__getitem__, self._waiting) if trial.stage == stage.name]
+
+    def _parent_in_plan(self, trial: Trial) -> Trial | None:
+        """Returns the trial that a trial of a later stage retrains, or None."""
+        return None if self._is_search(trial) else self.trials[trial.parents[0]]
 
     def _has_unfinished(self, stage: Stage) -> bool:
         unfinished = (*self._waiting, *self._slots.running.values())
@@ -396,7 +404,7 @@ class SearchController:
 
         A trial that may have crashed the driver runs first and alone. Each trial gets the torch threads of ``n_slots``.
         """
-        waiting = [number for number in self._waiting if self.trials[number].stage == stage.name]
+        waiting = [trial.number for trial in self._waiting_in(stage)]
         isolated = self._crash_tracker.to_isolate(waiting)
         running, n_without_slot = self._slots.running, 0
         for number in isolated or waiting:
@@ -408,8 +416,8 @@ class SearchController:
             if (slot := self._free_slot(trial)) is None:
                 n_without_slot += 1
                 continue
-            if not self._enforcer.may_start(stage):
-                return
+            if not self._enforcer.may_start(stage, parent=self._parent_in_plan(trial)):
+                continue
             self._waiting.remove(number)
             self._submit(trial, slot, n_slots)
         if n_without_slot:

@@ -127,7 +127,14 @@ class SearchPipeline:
                 planner.learn(trial)
         wall_s = 0.0 if self.budget.hours is None else 3600 * spent_hours(self.records)
         spent = Usage(wall_s, math.fsum(t.cost.get("gpu_seconds", 0.0) for t in trials))
-        return {stage.name: planner.closed_by(stage, spent) for stage in self.prepared.plan.stages}
+        bounds = {stage.name: planner.closed_by(stage, spent) for stage in self.prepared.plan.stages}
+        for stage in self.prepared.plan.later:
+            parents = [trials[t.parents[0]] for t in trials if t.stage == stage.name and not t.is_finished]
+            parents += self.ranking.next_finalists(trials, stage)
+            found = [planner.closed_by(stage, spent, parent) for parent in parents]
+            if found:
+                bounds[stage.name] = None if None in found else found[0]
+        return bounds
 
     def _planner(self, trials: Callable[[], Sequence[Trial]]) -> StagePlanner:
         slots = self.prepared.search.slots

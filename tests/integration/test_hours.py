@@ -280,7 +280,7 @@ def check(seed: int) -> bool:
     arguments = paper.problem.arguments
     if 3 * arguments["ratio"] * arguments["seconds"] < 0.2 * 3600 * paper.budget.hours:  # type: ignore[operator]
         assert all(t == "search" or n_of(summary)[t] for t in (s.name for s in paper.plan.stages)), seed
-    left_s = 3600 * (0.98 * paper.budget.hours - paper.hours)  # type: ignore[operator]
+    left_s = 3600 * (0.96 * paper.budget.hours - paper.hours)  # type: ignore[operator]
     searched = [t for t in summary.lineage if t.stage == "search" and t.state == State.COMPLETE]
     assert left_s <= min((t.duration_s or 0.0 for t in searched), default=0.0), seed
     is_steady = paper.workers == replace(paper.workers or Workers(), loss_rate=0.0, start_up_s=0.0)
@@ -438,6 +438,28 @@ def test_a_final_that_met_the_deadline_is_trained_again_with_more_hours() -> Non
     assert large.winner.state == State.COMPLETE
 
 
+@pytest.mark.parametrize("declared", [20.0, None])
+def test_a_final_that_the_ratio_cannot_fit_is_not_begun(declared: float | None) -> None:
+    """If the best trial's final is too long, the next that fits is trained; only one of unknown length is stopped."""
+    n_skipped = n_stopped = 0
+    for seconds in range(20, 80, 6):
+        problem = Spec.of(PaperProblem, seconds=float(seconds), spread=1.0, ratio=20.0, declared=declared)
+        paper = Paper(problem, Budget(hours=0.25), PLANS["two_stage"], finalists=4)
+        summary = paper.run()
+        finals = [t for t in summary.lineage if t.stage == "final"]
+        for final in finals:
+            score = summary.lineage[final.parents[0]].metrics["score"]
+            earlier = [t for t in summary.lineage if (t.finished or math.inf) <= (final.started or 0.0)]
+            n_skipped += any(t.stage == "search" and t.metrics.get("score", -1.0) > score for t in earlier)
+
+        stopped = [t.index for t in finals if t.reached_deadline]
+        n_stopped += len(stopped)
+        assert stopped in ([], [0])
+        assert paper.hours <= paper.budget.hours  # type: ignore[operator]
+        assert paper.pipeline().ended_by() == "hours"
+    assert (n_stopped == 0 and n_skipped > 0) if declared else n_stopped > 0
+
+
 def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
     """The first trials are stopped at the deadline, and there is no winner, as no trial has weights."""
     paper = two_stage(0.01, slots=2, at_deadline="stop")
@@ -491,7 +513,7 @@ def test_gpu_hours_stop_trials() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "ended_s"),
-    [(Budget(hours=2.5, at_deadline="stop"), 9000 - 120 + 90), (Budget(gpu_hours=10.0, at_deadline="stop"), 9000 + 90)],
+    [(Budget(hours=2.5, at_deadline="stop"), 9000 - 120), (Budget(gpu_hours=10.0, at_deadline="stop"), 9000 + 90)],
     ids=["hours", "gpu_hours"],
 )
 def test_trials_that_ignore_a_stop_are_killed(budget: Budget, ended_s: float) -> None:

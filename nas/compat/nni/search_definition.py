@@ -109,11 +109,10 @@ def _own_tuner(experiment: Experiment, parents: str | None) -> Spec:
 
 
 def nni_budget(experiment: Experiment) -> Budget:
-    """Returns the budget of ``maxTrialNum`` (jobs, with multiPhase) and ``maxExecDuration``."""
+    """Returns the budget of ``maxTrialNum`` (jobs, with multiPhase) and ``maxExecDuration``, which stops no trial."""
     most = experiment.max_jobs or NNI_TRIALS
-    if experiment.multi_phase:
-        return Budget(jobs=most, hours=experiment.hours)
-    return Budget(trials=most, hours=experiment.hours)
+    counted = {"jobs" if experiment.multi_phase else "trials": most}
+    return Budget(**counted, hours=experiment.hours, at_deadline="finish")
 
 
 def _usable_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[int, ...]:

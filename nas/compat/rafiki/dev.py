@@ -201,7 +201,7 @@ BUDGET = ("TIME_HOURS", "MODEL_TRIAL_COUNT", "GPU_COUNT")
 
 
 def _budget(limits: Mapping[str, Any]) -> Budget:
-    """Returns the budget of Rafiki's limits; -1 trials mean any number."""
+    """Returns the budget of Rafiki's limits; -1 trials mean any number, and running trials finish."""
     if unknown := limits.keys() - {*BUDGET}:
         raise ConfigurationError(f"budget: {min(unknown)} must be one of {', '.join(BUDGET)}")
     for name, value in limits.items():
@@ -210,7 +210,8 @@ def _budget(limits: Mapping[str, Any]) -> Budget:
             raise ConfigurationError(f"budget: {name}={value!r}: must be {allowed}")
     trials, hours = limits.get("MODEL_TRIAL_COUNT"), limits.get("TIME_HOURS")
     trials = None if trials is None or trials < 0 else trials
-    return Budget(trials=trials, hours=HOURS if trials is None and hours is None else hours)
+    hours = HOURS if trials is None and hours is None else hours
+    return Budget(trials=trials, hours=hours, at_deadline="finish")
 
 
 def _device(n_gpus: float) -> str:

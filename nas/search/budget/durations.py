@@ -21,6 +21,11 @@ class _Durations:
     in_order: list[float] = field(default_factory=list)
     sum_s: float = 0.0
 
+    @property
+    def usual_s(self) -> float | None:
+        """The 90 % quantile."""
+        return self.in_order[math.ceil(USUAL_QUANTILE * len(self.in_order)) - 1] if self.in_order else None
+
     def add(self, seconds: float) -> None:
         insort(self.in_order, seconds)
         self.sum_s += seconds
@@ -48,7 +53,8 @@ class DurationEstimator:
 
     While no trial of a later stage has ended, its durations are estimated from COMPLETE trials of the search stage.
     Their training time is scaled by the shares of a full training (``TrialRun.shares``) under both stages' policies.
-    The time before ``run.epochs`` (loading data, measuring static metrics) is not scaled.
+    The time before ``run.epochs`` (loading data, measuring static metrics) is not scaled. If a trial of the stage met
+    the deadline after more time than that, the stage's durations are unknown again.
     """
 
     def __init__(self, plan: PolicyPlan) -> None:
@@ -56,15 +62,23 @@ class DurationEstimator:
         self._seen: defaultdict[str, _StageDurations] = defaultdict(_StageDurations)
         self._estimated: defaultdict[str, _StageDurations] = defaultdict(_StageDurations)
         self._overdue: defaultdict[str, float | None] = defaultdict(lambda: None)
+        self._searched: dict[int, Trial] = {}
+        """By number of a trial: the trial of the search stage with its point."""
+        self._ratios: dict[str, float] = {}
+        """By later stage: the least ratio of training times to the search stage."""
         self._slots: set[int] = set()
 
     def learn(self, trial: Trial) -> None:
         """Adds a finished trial."""
         seconds, is_complete = trial.duration_s, trial.state == State.COMPLETE
+        if seconds is not None and trial.stage == self._plan.search.name:
+            self._searched[trial.number] = trial
         if trial.reached_deadline:
             self._overdue[trial.stage] = max(self._overdue[trial.stage] or 0.0, seconds or 0.0)
         if seconds is None or not (is_complete or trial.reason == Reason.STOPPER):
             return
+        if is_complete:
+            self._learn_ratio(trial)
         is_warm = trial.slot is None or trial.slot in self._slots
         if trial.slot is not None:
             self._slots.add(trial.slot)
@@ -72,13 +86,23 @@ class DurationEstimator:
         if is_complete and trial.stage == self._plan.search.name:
             for stage in self._plan.later:
                 if (ratio := cost_ratio(trial, stage)) is not None:
-                    fixed_s = trial.cost.get("setup_seconds", trial.cost.get("static_metrics_seconds", 0.0))
-                    estimated_s = fixed_s + (seconds - fixed_s) * ratio
-                    self._add(self._estimated[stage.name], estimated_s, is_complete, is_warm)
+                    self._add(self._estimated[stage.name], _scaled_s(trial, ratio), is_complete, is_warm)
 
     def start_session(self) -> None:
         """Notes that later trials run on new workers. All earlier sessions count as one."""
         self._slots.clear()
+
+    def _learn_ratio(self, trial: Trial) -> None:
+        """Notes the search trial of a COMPLETE trial's point, and how much longer this one trained."""
+        is_later = trial.stage != self._plan.search.name and bool(trial.parents)
+        searched = self._searched.get(trial.parents[0]) if is_later else None
+        if searched is None:
+            return
+        self._searched[trial.number] = searched
+        searched_s = (searched.duration_s or 0.0) - _fixed_s(searched)
+        if searched.state == State.COMPLETE and searched_s > 0:
+            ratio = ((trial.duration_s or 0.0) - _fixed_s(trial)) / searched_s
+            self._ratios[trial.stage] = min(ratio, self._ratios.get(trial.stage, math.inf))
 
     def _add(self, seen: _StageDurations, seconds: float, is_complete: bool, is_warm: bool) -> None:
         for durations, belongs in ((seen.ended, True), (seen.complete, is_complete), (seen.warm, is_warm)):
@@ -88,6 +112,21 @@ class DurationEstimator:
     def has_seen(self, stage: Stage) -> bool:
         """Returns whether a trial of the stage has ended."""
         return bool(self._seen[stage.name].ended.in_order)
+
+    def estimated_s(self, trial: Trial, stage: Stage) -> float | None:
+        """Returns the estimated duration of a trial's point in a later stage, or None if unknown.
+
+        The trial of its point in the search stage is scaled by the least ratio measured between the two stages. While
+        no trial of the later stage has ended, its share of a full training counts. If that trial was stopped, the point
+        takes longer.
+        """
+        searched = self._searched.get(trial.number)
+        if searched is None or self._is_refuted(stage):
+            return None
+        ratio = self._ratios.get(stage.name)
+        if ratio is None and not self.has_seen(stage):
+            ratio = cost_ratio(searched, stage)
+        return None if ratio is None else _scaled_s(searched, ratio)
 
     def shortest_s(self, stage: Stage) -> float | None:
         """Returns the shortest duration of a trial of the stage, or None if unknown."""
@@ -101,11 +140,27 @@ class DurationEstimator:
 
     def usual_s(self, stage: Stage) -> float | None:
         """Returns the 90 % quantile of the durations of the stage's trials, or None if unknown."""
-        found = self._of(stage).representative.in_order
-        return found[math.ceil(USUAL_QUANTILE * len(found)) - 1] if found else None
+        return self._of(stage).representative.usual_s
 
     def _of(self, stage: Stage) -> _StageDurations:
-        return self._seen[stage.name] if self.has_seen(stage) else self._estimated[stage.name]
+        if self.has_seen(stage):
+            return self._seen[stage.name]
+        return _StageDurations() if self._is_refuted(stage) else self._estimated[stage.name]
+
+    def _is_refuted(self, stage: Stage) -> bool:
+        """Returns whether a trial of the stage met the deadline later than its estimate."""
+        usual_s, overdue_s = self._estimated[stage.name].representative.usual_s, self._overdue[stage.name]
+        return usual_s is not None and overdue_s is not None and overdue_s >= usual_s
+
+
+def _fixed_s(trial: Trial) -> float:
+    """Returns the time that the trial's point takes in every stage."""
+    return trial.cost.get("setup_seconds", trial.cost.get("static_metrics_seconds", 0.0))
+
+
+def _scaled_s(trial: Trial, ratio: float) -> float:
+    """Returns the duration of a finished trial whose training takes ``ratio`` times as long."""
+    return _fixed_s(trial) + ((trial.duration_s or 0.0) - _fixed_s(trial)) * ratio
 
 
 def cost_ratio(trial: Trial, stage: Stage) -> float | None:

@@ -14,12 +14,6 @@ from nas.executors.executor import Executor
 from nas.search.budget.planner import StagePlanner, Usage
 from nas.search.slots import SlotPool
 
-GRACE_S = 2.0
-GRACE_SHARE = 0.01
-"""Time between the stop and the kill of a trial: the longer of the two.
-
-The share is of the hours or of a slot's part of the GPU-hours, whichever is shorter.
-"""
 REPEAT_S = 0.5
 """Interval between repeated stops. The first may come before the trial has started."""
 MIN_WAIT_S = 0.001
@@ -51,11 +45,8 @@ class BudgetEnforcer:
         self._slots = slots
         self._spent_hours = spent_hours
         self._observe = observe
-        self._stops = budget.at_deadline == "stop"
+        self._stops = budget.stops_trials
         self._counts_gpus = budget.gpu_hours is not None
-        gpu_hours = None if budget.gpu_hours is None else budget.gpu_hours / executor.slots
-        hours = min((bound for bound in (budget.hours, gpu_hours) if bound is not None), default=0.0)
-        self._grace_s = max(GRACE_S, GRACE_SHARE * 3600 * hours)
         self._gpu_s = self._ask_s = 0.0
         self._started_s: dict[int, float] = {}
         self._stop_sent_s: dict[int, float] = {}
@@ -80,20 +71,23 @@ class BudgetEnforcer:
         self._started_s[trial.number] = self._executor.now_s()
         self._stop_sent_s.pop(trial.number, None)
 
-    def may_start(self, stage: Stage, n_waiting: int = 0, *, after_ask: bool = False) -> bool:
+    def may_start(
+        self, stage: Stage, n_waiting: int = 0, *, after_ask: bool = False, parent: Trial | None = None
+    ) -> bool:
         """Returns whether there is time for another trial of the stage.
 
         Args:
             stage: The current stage.
             n_waiting: The number of trials that start before it.
             after_ask: Whether the tuner has to be asked for it first.
+            parent: The trial to retrain in a later stage; None: any.
         """
         if self._planner.is_unlimited:
             return True
         spent = self._spent(n_waiting)
         if after_ask:
             spent = replace(spent, wall_s=spent.wall_s + self._ask_s)
-        return self._planner.closed_by(stage, spent) is None
+        return self._planner.closed_by(stage, spent, parent) is None
 
     def next_check_s(self, stage: Stage) -> float | None:
         """Returns the time of the next check, on the executor's clock, or None."""
@@ -118,7 +112,7 @@ class BudgetEnforcer:
             if sent_s is None and not is_over:
                 continue
             sent_s = self._stop_sent_s.setdefault(trial.number, now_s)
-            self._executor.stop(trial, "deadline" if now_s < sent_s + self._grace_s else "kill")
+            self._executor.stop(trial, "deadline" if now_s < sent_s + self._planner.grace_s else "kill")
 
     def _spent(self, n_waiting: int = 0) -> Usage:
         running: list[float] = []

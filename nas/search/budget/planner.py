@@ -32,6 +32,13 @@ SELECTION_MAX_S = 120.0
 It is a share of the hours, within these limits. The minimum is the time to load a network and write it as ONNX, but not
 more than SELECTION_MAX_SHARE of the hours.
 """
+GRACE_S = 2.0
+GRACE_SHARE, GRACE_MAX_SHARE = 0.01, 0.1
+"""Time between the stop and the kill of a trial: the longer of the two.
+
+The share is of the hours or of a slot's part of the GPU-hours, whichever is shorter. The reserve for it is at most
+GRACE_MAX_SHARE of the hours.
+"""
 RECOUNT = 1.05
 """The growth of the number of trials after which finalists are counted again, which is slow."""
 _ROUNDING_S = 1e-6
@@ -65,6 +72,9 @@ class StagePlanner:
         slots: The number of trials that run at once.
         n_left: Returns the number of trials left to train, by name of the later stage.
         has_selection: Whether tests and an export follow the last stage.
+
+    Attributes:
+        grace_s: Time between the stop and the kill of a trial. It ends before the reserve for tests and export.
     """
 
     def __init__(
@@ -79,10 +89,12 @@ class StagePlanner:
         self.estimator = DurationEstimator(plan)
         self._plan = plan
         self._slots = slots
-        self._stops = budget.at_deadline == "stop"
+        self._stops = budget.stops_trials
         self._final_share = budget.final_share
         bounds: dict[Bound, float | None] = {"hours": budget.hours, "gpu_hours": budget.gpu_hours}
         self._total_s = {bound: 3600 * hours for bound, hours in bounds.items() if hours is not None}
+        in_all_s = [seconds if bound == "hours" else seconds / slots for bound, seconds in self._total_s.items()]
+        self.grace_s = max(GRACE_S, GRACE_SHARE * min(in_all_s, default=0.0))
         self._count_left = n_left
         self._n_left: Mapping[str, int] | None = None
         self._n_learned = self._n_counted = 0
@@ -124,9 +136,15 @@ class StagePlanner:
         self._reserve_is_released = True
         return True
 
-    def closed_by(self, stage: Stage, spent: Usage) -> Bound | None:
-        """Returns the bound that leaves no time for another trial of the stage, or None."""
-        need_s = self.need_s(stage)
+    def closed_by(self, stage: Stage, spent: Usage, parent: Trial | None = None) -> Bound | None:
+        """Returns the bound that leaves no time for another trial of the stage, or None.
+
+        Args:
+            stage: The stage.
+            spent: The time used so far.
+            parent: The trial to retrain in a later stage; None: any.
+        """
+        need_s = self.need_s(stage, parent)
         for bound in self._total_s:
             left_s = self._left_s(stage, spent, bound)
             if bound == "gpu_hours":
@@ -135,15 +153,18 @@ class StagePlanner:
                 return bound
         return None
 
-    def need_s(self, stage: Stage) -> float:
+    def need_s(self, stage: Stage, parent: Trial | None = None) -> float:
         """Returns the seconds that must be left for a trial to start.
 
-        That is the usual duration of the stage's trials; the shortest one if trials are stopped at the deadline, or if
-        none has ended. If nothing is known of the stage, it is the shortest duration of a search trial.
+        That is the usual duration of the stage's trials. If trials are stopped at the deadline, or none has ended, it
+        is the estimate for the parent. Without one it is the shortest duration of the stage or of the search stage.
         """
-        is_seen = self.estimator.has_seen(stage)
-        by = self.estimator.usual_s if is_seen and not self._stops else self.estimator.shortest_s
-        return by(stage) or self.estimator.shortest_s(self._plan.search) or 0.0
+        if self.estimator.has_seen(stage) and not self._stops:
+            known_s = self.estimator.usual_s(stage)
+        else:
+            own_s = None if parent is None else self.estimator.estimated_s(parent, stage)
+            known_s = own_s or self.estimator.shortest_s(stage)
+        return known_s or self.estimator.shortest_s(self._plan.search) or 0.0
 
     def left_s(self, stage: Stage, spent: Usage) -> float:
         """Returns the seconds until the stage's running trials must have ended; may be negative."""
@@ -178,7 +199,11 @@ class StagePlanner:
         return stage.name == self._plan.search.name
 
     def _before_selection(self, spent: Usage, bound: Bound) -> float:
-        return self._total_s[bound] - spent.of(bound) - (self._selection_s if bound == "hours" else 0.0)
+        left_s = self._total_s[bound] - spent.of(bound)
+        if bound == "gpu_hours":
+            return left_s
+        grace_s = min(self.grace_s, GRACE_MAX_SHARE * self._total_s[bound]) if self._stops else 0.0
+        return left_s - self._selection_s - grace_s
 
     def _left_s(self, stage: Stage, spent: Usage, bound: Bound) -> float:
         """Returns the time left for the stage."""

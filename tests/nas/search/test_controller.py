@@ -116,7 +116,7 @@ class TestAsking:
     def test_spent_hours_end_asking(self, records: Records) -> None:
         """When the hours are used up, nothing more is proposed, and running trials may finish."""
         executor = ScriptedExecutor(records, 2)
-        chosen = ControllerSettings(budget=Budget(hours=1.0))
+        chosen = ControllerSettings(budget=Budget(hours=1.0, at_deadline="finish"))
 
         def spent_hours() -> float:
             return len(executor.submitted)

@@ -132,6 +132,17 @@ def test_later_stages_are_estimated(
     assert learned([searched]).usual_s(FINAL) == (None if final is None else pytest.approx(10 * final))
 
 
+def test_a_deadline_refutes_an_estimate() -> None:
+    """If a final was stopped after more time than estimated, nothing is known but that it takes longer."""
+    searched = trial(10.0, epochs=0.1)
+    for seconds, usual_s, shortest_s in ((99.0, 100.0, 100.0), (110.0, None, 110.0)):
+        overdue = trial(seconds, stage=FINAL, state=State.STOPPED, reason=Reason.DEADLINE)
+        estimator = learned([searched, overdue])
+
+        assert (estimator.usual_s(FINAL), estimator.mean_s(FINAL)) == (usual_s, usual_s)
+        assert (estimator.shortest_s(FINAL), estimator.estimated_s(searched, FINAL)) == (shortest_s, usual_s)
+
+
 def test_observed_durations_override_estimates() -> None:
     """The first finished final overrides the declared ratio."""
     estimator = learned([trial(10.0, epochs=0.1), trial(50.0, stage=FINAL, epochs=1.0)])

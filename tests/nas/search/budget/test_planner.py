@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nas.core.budget import Budget
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.trial import State
+from nas.core.trial import Proposal, State
 from nas.search.budget.planner import MARGIN, SELECTION_MAX_S, StagePlanner, Usage
 from tests.nas.search.budget.test_durations import trial
 
@@ -18,7 +19,7 @@ PLAN = PolicyPlan((SEARCH, FINAL))
 
 
 def planner(*, n_finals: int = 2, slots: int = 1, has_selection: bool = False, **budget: Any) -> StagePlanner:
-    chosen = Budget(**{"hours": 1.0, **budget})
+    chosen = Budget(**{"hours": 1.0, "at_deadline": "finish", **budget})
     return StagePlanner(chosen, PLAN, slots, n_left=lambda: {"final": n_finals}, has_selection=has_selection)
 
 
@@ -104,6 +105,26 @@ def test_tests_and_export_have_a_reserve() -> None:
     assert large.left_s(FINAL, at(0)) == 36_000 - SELECTION_MAX_S
     large.learn_selection(10.0)
     assert large.left_s(FINAL, at(0)) == pytest.approx(36_000 - MARGIN * 10.0)
+
+
+def test_a_stopped_trial_has_time_to_end() -> None:
+    """With stop, 1 % of the hours lie between the stop of a trial and the tests: 2 s, or a tenth of very few hours."""
+    for hours, kept_s in ((1.0, 36.0), (0.05, 2.0), (0.005, 1.8)):
+        assert planner(hours=hours).left_s(FINAL, at(0)) == pytest.approx(3600 * hours)
+        assert planner(hours=hours, at_deadline="stop").left_s(FINAL, at(0)) == pytest.approx(3600 * hours - kept_s)
+
+
+def test_each_final_needs_its_own_estimate() -> None:
+    """With stop, a final needs its search trial's time, by the declared ratio, then by the measured one."""
+    table, long = planner(at_deadline="stop"), replace(trial(200, stage=SEARCH, epochs=0.1), number=1)
+    table.learn(trial(60, stage=SEARCH, epochs=0.1))
+    table.learn(long)
+
+    assert (table.need_s(FINAL), table.need_s(FINAL, long)) == (600, 2000)
+    assert [table.closed_by(FINAL, at(2000), parent) for parent in (None, long)] == [None, "hours"]
+    final = replace(trial(300, stage=FINAL), proposal=Proposal(point={}, parents=(0,)), number=2)
+    table.learn(final)
+    assert (table.need_s(FINAL), table.need_s(FINAL, long)) == (300, 1000)
 
 
 def test_gpu_hours_pass_as_fast_as_trials_run() -> None:

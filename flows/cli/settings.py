@@ -281,6 +281,7 @@ class Limits:
     max_failures: int
     resume_every_s: float
     takeover: bool
+    code_may_change: bool
 
 
 def read_limits(values: Mapping[str, Any]) -> Limits:
@@ -297,7 +298,14 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     every_s = values["resume_every_s"]
     if isinstance(every_s, bool) or not isinstance(every_s, int | float) or not every_s >= 0:
         raise ConfigurationError(f"resume_every_s={every_s!r}: must be a number of seconds, 0 or more")
-    return Limits(takeover=switch(values, "takeover"), resume_every_s=float(every_s), **counts)
+    if values["code"] not in (None, "changed"):
+        raise ConfigurationError(f"code={values['code']!r}: must be changed, to go on with other code")
+    return Limits(
+        takeover=switch(values, "takeover"),
+        code_may_change=values["code"] == "changed",
+        resume_every_s=float(every_s),
+        **counts,
+    )
 
 
 def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import OK, Invocation, this_command
+from flows.cli.command import OK, Invocation, complain, this_command
 from flows.cli.formatting import count
 from flows.cli.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
 from flows.engine.context import SearchContext
@@ -28,6 +28,7 @@ from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
+from nas.search.session_code import session_code
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 
@@ -137,9 +138,15 @@ class Engine:
         if context.machine.runner == "simulated":
             check_simulated(prepared.problem)
         limits = read_limits(context.invocation.values)
-        if records.header() is not None:
+        end = None
+        if is_begun := records.header() is not None:
             claim_identity(records, prepared)
-            if not only_finals and (end := pipeline.ended_by()):
+            end = None if only_finals else pipeline.ended_by()
+        code = session_code(
+            records, prepared, allow_changes=limits.code_may_change, is_finished=end is not None, notify=complain
+        )
+        if is_begun:
+            if end is not None:
                 larger = (budget_names or {}).get(end, f"budget.{end}")
                 more = f"raise {larger}, or" if end != "tuner" else "its tuner has no more proposals;"
                 print(f"search {context.name} is finished: {more} choose another seed or name")
@@ -152,7 +159,7 @@ class Engine:
         records.files.check_writable()
         claim_identity(records, prepared)
         try:
-            self._drive(pipeline, context, limits, only_finals)
+            self._drive(pipeline, context, limits, code, only_finals)
         except SearchInterruptedError as error:
             n_kept = sum(trial.is_finished for trial in records.load()[0])
             what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
@@ -185,7 +192,14 @@ class Engine:
             )
         return OK
 
-    def _drive(self, pipeline: SearchPipeline, context: SearchContext, limits: Limits, only_finals: bool) -> None:
+    def _drive(
+        self,
+        pipeline: SearchPipeline,
+        context: SearchContext,
+        limits: Limits,
+        code: Mapping[str, Any],
+        only_finals: bool,
+    ) -> None:
         """Runs the pipeline under a live display."""
         prepared, records = pipeline.prepared, context.records
         trials, _ = records.load()
@@ -204,7 +218,7 @@ class Engine:
             if pipeline.budget.stops_trials and context.machine.runner in ("debug", "threads"):
                 progress.note(f"runner={context.machine.runner}: {ONLY_AT_REPORTS}")
             session = max(past_sessions(records), default=0) + 1
-            session_run = SessionRun(pipeline, context, limits, session, progress, only_finals)
+            session_run = SessionRun(pipeline, context, limits, code, session, progress, only_finals)
             self._prefect(session_run) if context.machine.runner in WITH_PREFECT else self._alone(session_run)
 
     def _alone(self, session_run: SessionRun) -> None:

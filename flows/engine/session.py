@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from flows.cli.settings import Limits
 from flows.engine.context import SearchContext
@@ -19,6 +20,7 @@ from nas.executors.simulated import SimulatedExecutor
 from nas.search.controller import ControllerSettings
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
+from nas.storage.search_records import code_id
 from nas.training.messages import RuntimeSpec
 
 
@@ -29,6 +31,8 @@ class SessionRun:
     pipeline: SearchPipeline
     context: SearchContext
     limits: Limits
+    code: Mapping[str, Any]
+    """Fields of the session's record that describe its code."""
     session: int
     """Number of the session."""
     progress: Progress
@@ -89,6 +93,7 @@ class SessionRun:
             max_attempts=self.limits.max_attempts,
             max_failures=self.limits.max_failures,
             jobs=self.pipeline.prepared.jobs,
+            code=code_id(self.code["code"]["problem"]),
         )
 
     def run(
@@ -110,6 +115,7 @@ class SessionRun:
                 "finalists": self.pipeline.finalists,
                 **asdict(self.pipeline.retention),
             },
+            code=self.code,
             takeover=self.limits.takeover,
             on_takeover=lambda why: executor.post(StopRequested(why)),
             flow_run=flow_run,

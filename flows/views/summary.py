@@ -53,7 +53,11 @@ def print_summary(
     shares = [t.inherited_share for t in lineage if t.inherited_share is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
-    if winner is None and lineage.n_in_state(State.COMPLETE):
+    for line in outdated_lines(lineage):
+        write(line)
+    if winner is None and any(trial.outdated for trial in lineage):
+        write("best: no trial of the newest code has a score")
+    elif winner is None and lineage.n_in_state(State.COMPLETE):
         write("best: unknown, because no trial returned a number")
     elif winner is None:
         write("best: no trial has a score; the report shows the errors")
@@ -92,6 +96,12 @@ def print_summary(
         write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
     else:
         write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")
+
+
+def outdated_lines(lineage: Lineage) -> list[str]:
+    """Returns a line about trials of older code, if there are any."""
+    n_outdated = sum(trial.outdated for trial in lineage)
+    return [f"older code: {count(n_outdated, 'trial')} can give weights, but not win"] if n_outdated else []
 
 
 def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None) -> str:

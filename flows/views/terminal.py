@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.formatting import brief, cell, clean, count, number
 from flows.views.fronts import front_lines
 from flows.views.searches import search_lines, states_text
+from flows.views.summary import outdated_lines
 from flows.views.table import lineage_columns
 from nas.core.spec import Spec
 
@@ -114,7 +115,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     """Returns lines on the state of the search, its best trial and the export."""
     lines = [f"{snapshot.name}: {snapshot.standing}, {count(len(snapshot.lineage), 'trial')}"]
     lines[0] += f" ({states_text(snapshot.lineage)})" if len(snapshot.lineage) else ""
-    lines.append(_searched(snapshot))
+    lines += [_searched(snapshot), *outdated_lines(snapshot.lineage)]
     trial, best = snapshot.winner, snapshot.best or {}
     if trial is None:
         return [clean(line) for line in lines]

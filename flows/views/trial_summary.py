@@ -42,6 +42,8 @@ def trial_summary(trial: Trial, tests: Tests) -> str:
         lines.append(f"took {duration(trial.duration_s)}{threads}")
     if trial.checkpoint is not None:
         lines.append(f"checkpoint {size(trial.checkpoint.own_bytes)}")
+    if trial.outdated:
+        lines.append("ran older code: can give weights, but not win")
     if trial.weights_deleted:
         lines.append("its weights were deleted")
     if (error := last_line(trial.error)) is not None:

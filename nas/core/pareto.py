@@ -75,8 +75,11 @@ def numbers_on_front(trials: Iterable[Trial], metrics: Sequence[Metric]) -> froz
 
 
 def competing(trials: Iterable[Trial], metrics: Sequence[Metric]) -> list[tuple[Trial, Losses]]:
-    """Returns COMPLETE trials with a finite value of each metric, by number, with their losses."""
-    complete = sorted((t for t in trials if t.state == State.COMPLETE), key=lambda t: t.number)
+    """Returns COMPLETE trials with a finite value of each metric, by number, with their losses.
+
+    Trials of older code are left out.
+    """
+    complete = sorted((t for t in trials if t.state == State.COMPLETE and not t.outdated), key=lambda t: t.number)
     return [(trial, losses) for trial in complete if (losses := losses_of(trial, metrics)) is not None]
 
 

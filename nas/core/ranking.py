@@ -30,6 +30,8 @@ def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) 
 
 def winner_key(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
     """Returns the sort key of a possible winner within its stage, or None for other trials."""
+    if trial.outdated:
+        return None
     value, is_complete = trial.value(metric.name), trial.state == State.COMPLETE
     if value is None or not (is_complete or (trial.reached_deadline and trial.checkpoint is not None)):
         return None
@@ -149,4 +151,5 @@ class Ranking:
 
 
 def _of_stage(trials: Sequence[Trial], stage: Stage) -> Lineage:
-    return Lineage.of(t for t in trials if t.stage == stage.name)
+    """Returns the trials of a stage whose scores can be compared."""
+    return Lineage.of(t for t in trials if t.stage == stage.name and not t.outdated)

@@ -192,6 +192,13 @@ class Trial:
     finished: float | None = None
     error: str | None = None
     """The traceback or message of the failure."""
+    code: str | None = None
+    """Digest of the problem's code that ran it. None: Heirloom's own code, or unknown."""
+    outdated: bool = False
+    """Whether the problem's code changed later.
+
+    Then it may give weights, but is no finalist and no winner.
+    """
 
     @property
     def point(self) -> Point:
@@ -247,11 +254,12 @@ class Trial:
         started: float | None = None,
         resolved_donor: Donor | None = None,
         inheritance: Mapping[str, Any] | None = None,
+        code: str | None = None,
     ) -> Trial:
         """Returns the trial RUNNING in a slot."""
         return replace(
             self, state=State.RUNNING, attempt=attempt, slot=slot, started=started, resolved_donor=resolved_donor,
-            inheritance=self.inheritance if inheritance is None else inheritance,
+            inheritance=self.inheritance if inheritance is None else inheritance, code=code,
         )  # fmt: skip
 
     def report(self, step: int, metrics: Mapping[str, float]) -> Trial:
@@ -353,6 +361,7 @@ class Trial:
             "started": self.started,
             "finished": self.finished,
             "error": self.error,
+            **({} if self.code is None else {"code": self.code}),
             **({} if self.returned is None else {"returned": self.returned}),
         }
 

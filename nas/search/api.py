@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
@@ -13,9 +14,12 @@ from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline, Summary, run_in_process
+from nas.search.session_code import session_code
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
+
+logger = logging.getLogger(__name__)
 
 
 def run_search(
@@ -27,6 +31,7 @@ def run_search(
     budget: Budget | None = None,
     finalists: int = 2,
     retention: Retention | None = None,
+    code: Literal["changed"] | None = None,
 ) -> Summary:
     """Runs a search in this process, one trial at a time, without Prefect.
 
@@ -40,6 +45,8 @@ def run_search(
         budget: The limits of the search; by default 16 trials.
         finalists: The number of best trials that are trained in full.
         retention: The rules for deleting weights; by default all are kept.
+        code: ``"changed"`` goes on although code of the problem, the tuner or the stopper has changed. Older trials
+            then give weights, but can't win.
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(
@@ -54,8 +61,12 @@ def run_search(
         raise ConfigurationError(
             f"budget.gpu_hours={pipeline.budget.gpu_hours}: needs a GPU: run_search trains on the CPU"
         )
-    if pipeline.ended_by():
+    end = pipeline.ended_by()
+    found = session_code(
+        records, prepared, allow_changes=code == "changed", is_finished=end is not None, notify=logger.warning
+    )
+    if end is not None:
         return pipeline.summary()
     import_weights(records, search.init)
-    run_in_process(pipeline, options=options)
+    run_in_process(pipeline, code=found, options=options)
     return pipeline.summary()

@@ -72,6 +72,7 @@ class ControllerSettings:
         max_failures: This many failures in a row within the session end the search. They are counted in the order of
             results or, if deterministic, of trial numbers.
         jobs: The rule by which trials share jobs.
+        code: The ``Trial.code`` of trials that start in this session.
     """
 
     seed: int = 0
@@ -81,6 +82,7 @@ class ControllerSettings:
     max_attempts: int = 2
     max_failures: int = 8
     jobs: JobPlan = field(default_factory=JobPlan)
+    code: str | None = None
 
 
 class SearchController:
@@ -447,7 +449,10 @@ class SearchController:
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": resolved.replaced} if resolved.replaced else {}
         resolved_donor = resolved.donors[0].donor if resolved.donors else None
-        trial = trial.start(attempt=attempt, slot=slot, resolved_donor=resolved_donor, inheritance=inheritance)
+        trial = trial.start(
+            attempt=attempt, slot=slot, resolved_donor=resolved_donor, inheritance=inheritance,
+            code=self._settings.code,
+        )  # fmt: skip
         self._update(trial)
         assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)

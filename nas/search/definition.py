@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.redaction import without_passwords
 from nas.core.spec import Spec
 from nas.core.trial import OnMissingWeights
 from nas.search.initial_tuner import InitialTuner
@@ -19,6 +20,7 @@ from nas.search.search_init import SearchInit
 from nas.stoppers.base import Stopper
 from nas.storage.record_format import FORMAT
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
+from nas.training.code_digests import code_digests
 from nas.training.data_digest import contents
 from nas.training.problem import LATENCY, Ability, Problem
 from nas.tuners.base import Tuner
@@ -92,7 +94,10 @@ class Search:
             tuner = InitialTuner(tuner, self.init)
         stopper = self._build_stopper(problem)
         identity = self._identity(problem, own_tuner, plan, limits)
-        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity)
+        code = {"problem": code_digests(self.problem, problem), "tuner": code_digests(self.tuner, own_tuner)}
+        if self.stopper is not None:
+            code["stopper"] = code_digests(self.stopper, stopper)
+        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity, code)
 
     def _build_problem(self) -> Problem:
         problem, target = self.problem.build(), self.problem.target
@@ -154,8 +159,6 @@ class Search:
             identity |= {"trials_per_job": self.trials_per_job}
         if tuner.chosen is not None:
             identity |= {"chosen_tuner": tuner.chosen.to_json()}
-        if problem.content:
-            identity |= {"content": dict(problem.content)}
         if limits:
             identity |= {"constraints": limits}
         if self.init.is_given:
@@ -181,11 +184,16 @@ class PreparedSearch:
     left_out: frozenset[Policy]
     jobs: JobPlan
     identity: Mapping[str, Any]
+    code: Mapping[str, Mapping[str, str]]
+    """Digests of the code of problem, tuner and stopper, by file (``nas.search.session_code``)."""
 
     @property
     def digest(self) -> str:
-        """The first eight characters of the identity's digest."""
-        text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
+        """The first eight characters of a digest of identity, metrics and data, for the default name."""
+        record, arguments = self.search_json, self.search.problem.arguments
+        given = (arguments.get(name) for name in sorted(self.problem.data_files - record.get("data", {}).keys()))
+        elsewhere = [without_passwords(str(value)) for value in given if value is not None]  # folders and URLs
+        text = json.dumps([compared(record), record.get("data"), elsewhere], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
@@ -203,9 +211,15 @@ class PreparedSearch:
             if metric.reference is not None:
                 described["reference"] = metric.reference
         about = {"about": dict(self.problem.about)} if self.problem.about else {}
-        digests = contents(self.problem, self.search.problem.arguments)
+        digests = contents(self.problem.data_files, self.search.problem.arguments)
         data = {"data": digests} if digests else {}
         return {"format": FORMAT, "identity": self.identity, "metrics": metrics, **about, **data}
+
+
+def compared(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parts of ``search.json`` that every session of a search has in common."""
+    metrics = [f"{metric['name']} ({metric['direction']})" for metric in record["metrics"]]
+    return {**record["identity"], "metrics": ", ".join(metrics)}
 
 
 def _refuse(value: object) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageError
-from nas.search.definition import PreparedSearch
+from nas.search.definition import PreparedSearch, compared
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 
@@ -22,7 +22,7 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
     """Creates ``search.json``, or checks that the existing one describes the same search.
 
     Raises:
-        ConfigurationError: the identity or the content of the data files differs. The message names each key.
+        ConfigurationError: identity, metrics or the content of data files differ. The message names each key.
     """
     existing = records.header()
     if existing is None:
@@ -33,7 +33,7 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
             existing = records.header()
     if existing is None:
         raise StorageError(f"{records.files.url}/search.json is published, but can't be seen")
-    if found := differences(existing["identity"], prepared.identity):
+    if found := differences(compared(existing), compared(prepared.search_json)):
         raise ConfigurationError(
             f"the search in {records.files.url} is another one: {'; '.join(found)}. "
             "Choose another name=..., or the settings that it was begun with"

@@ -37,6 +37,7 @@ class SearchLease:
     Args:
         records: The search's records.
         settings: The session's settings, for its record (no paths, no credentials).
+        code: Fields of its record that describe the code (``nas.search.session_code``).
         takeover: Take the lease whatever the last session's heartbeat says.
         on_takeover: Called from the heartbeat's thread, with a message, when a newer session has taken the lease.
         flow_run: The Prefect flow run of the session, or None.
@@ -52,6 +53,7 @@ class SearchLease:
         records: Records,
         *,
         settings: Mapping[str, Any] | None = None,
+        code: Mapping[str, Any] | None = None,
         takeover: bool = False,
         on_takeover: Callable[[str], None] = lambda message: None,
         flow_run: str | None = None,
@@ -78,6 +80,7 @@ class SearchLease:
             "started": time.time(),
             "flow_run": flow_run,
             "settings": dict(settings or {}),
+            **(code or {}),
         }
         self._thread = threading.Thread(target=self._keep_heartbeat, name=_thread_name(record), daemon=True)
         self._thread.start()

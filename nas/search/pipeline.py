@@ -26,9 +26,11 @@ from nas.search.definition import PreparedSearch
 from nas.search.finals import WinnerSelection, newest_best
 from nas.search.lease import SearchLease
 from nas.search.search_init import unused_weights
+from nas.search.session_code import session_code
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, StartedAttempts
+from nas.storage.search_records import code_id
 from nas.storage.sessions import spent_hours
 from nas.training.messages import RuntimeSpec
 from nas.training.problem import Ability
@@ -286,6 +288,7 @@ class SearchPipeline:
 def run_in_process(
     pipeline: SearchPipeline,
     *,
+    code: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
     observe: Callable[[Event], None] = lambda event: None,
@@ -294,13 +297,15 @@ def run_in_process(
 
     Args:
         pipeline: The pipeline of a search whose identity is in its records.
+        code: The result of ``session_code``; by default it is called.
         options: The storage options of the search's root.
         device: The device of trials.
         observe: Called with each event.
     """
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
-    lease = SearchLease(records, settings={"runner": "debug"})
+    code = session_code(records, prepared) if code is None else code
+    lease = SearchLease(records, settings={"runner": "debug"}, code=code)
     runtime = RuntimeSpec(
         problem=search.problem,
         url=records.files.url,
@@ -319,6 +324,7 @@ def run_in_process(
             on_missing_weights=search.on_missing_weights,
             deterministic=search.deterministic,
             jobs=prepared.jobs,
+            code=code_id(code["code"]["problem"]),
         )
         pipeline.run(executor, lease, settings, observe=observe)
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
@@ -16,6 +18,11 @@ class Stopper(ABC):
     def __init__(self, metrics: tuple[Metric, ...]) -> None:
         self.metrics = metrics
         self._curves: dict[int, tuple[object, LearningCurve]] = {}
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """Files with code besides the class's module and its imports, by name."""
+        return {}
 
     @abstractmethod
     def should_stop(self, lineage: Lineage, trial: Trial) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
@@ -16,13 +16,14 @@ from nas.core.validation import checked_int, checked_time, path_in_errors, short
 from nas.storage.blobs import BlobStore
 from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
 from nas.storage.record_size import ERROR_BYTES, shorten
-from nas.storage.search_records import check_collection, check_header, check_test
+from nas.storage.search_records import check_collection, check_header, check_session, check_test, code_id
 from nas.storage.trial_log import earlier_log_path, log_path
 from nas.storage.trial_records import checked_donor, trial_from_records
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
 _JOB_END = re.compile(r"([0-9]{6,18})\.json")
+SESSION_NAME = re.compile(r"[0-9]{4,9}\.json")
 _COLLECTION = re.compile(r"[0-9]{4,9}\.json")
 
 
@@ -215,7 +216,25 @@ class Records:
                 proposal, result = proposals[number], results.get(number)
                 trials.append(self._trial(number, proposal, result, weights_deleted=number in weights_deleted))
             self._check_agreement(trials)
+            if any(trial.code is not None for trial in trials):
+                trials = self._marked_outdated(trials)
         return trials, self._starts({t.number for t in trials if not t.is_finished})
+
+    def _marked_outdated(self, trials: list[Trial]) -> list[Trial]:
+        """Returns the trials, those that did not run the newest session's code marked."""
+        newest = code_id((self.newest_code_session() or {"code": {}})["code"].get("problem", {}))
+        return [t if t.code in (None, newest) or newest is None else replace(t, outdated=True) for t in trials]
+
+    def newest_code_session(self) -> dict[str, Any] | None:
+        """Returns the record of the newest session that ran trials, with its code, or None."""
+        names = [name for name in self.files.names("sessions") if SESSION_NAME.fullmatch(name)]
+        for name in sorted(names, key=lambda name: int(name.removesuffix(".json")), reverse=True):
+            record = self.read(f"sessions/{name}") or {}
+            with path_in_errors(self.url_of(f"sessions/{name}")):
+                check_session(record)
+            if "code" in record:
+                return record
+        return None
 
     def _starts(self, unfinished: Set[int]) -> dict[int, StartedAttempts]:
         """Returns the attempts of these trials, for trials that have started."""

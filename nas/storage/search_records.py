@@ -5,6 +5,7 @@ Each function raises CorruptError, without the file's name, if Heirloom does not
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from types import NoneType
@@ -14,6 +15,7 @@ from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.metric import Metric
 from nas.core.reference import references
 from nas.core.validation import checked_fields, checked_int, checked_number, checked_numbers, checked_time, short_repr
+from nas.storage.verified import digest_of
 
 MAX_HOURS = 1e6
 """Maximum of one session: a century."""
@@ -89,9 +91,30 @@ def check_session(record: Mapping[str, Any]) -> None:
     if record.get("started") is None:
         raise CorruptError("started must be a time")
     checked_time(record["started"], "started")
+    for group, files in checked_fields(record.get("code", {}), {}, others=True).items():
+        checked_fields(files, dict.fromkeys(checked_fields(files, {}, others=True), (str,)))
+        if group not in ("problem", "tuner", "stopper"):
+            raise CorruptError(f"code must not hold {short_repr(group)}")
+    for name in ("versions", "files"):
+        texts = checked_fields(record.get(name, {}), {}, others=True)
+        checked_fields(texts, dict.fromkeys(texts, (str,)))
+    if not isinstance(record.get("commit"), str | NoneType):
+        raise CorruptError(f"commit must not be {short_repr(record['commit'])}")
     flow_run = record.get("flow_run")
     if flow_run is not None and not (isinstance(flow_run, str) and _ID.fullmatch(flow_run)):
         raise CorruptError(f"flow_run must not be {short_repr(flow_run)}")  # it becomes part of a URL
+
+
+def code_id(files: Mapping[str, str]) -> str | None:
+    """Returns the ``Trial.code`` of a problem, or None if all code is Heirloom's.
+
+    Args:
+        files: Digests of the problem's files (``nas.training.code_digests``).
+    """
+    if not files:
+        return None
+    text = json.dumps(dict(files), sort_keys=True, separators=(",", ":"))
+    return digest_of(text.encode(errors="backslashreplace")).removeprefix("blake3:")[:16]
 
 
 def check_heartbeat(record: Mapping[str, Any]) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from nas.core.validation import path_in_errors
 from nas.storage.record_format import decode_record
-from nas.storage.records import Records
+from nas.storage.records import SESSION_NAME, Records
 from nas.storage.search_records import check_heartbeat, check_session
-
-_SESSION = re.compile(r"[0-9]{4,9}\.json")
 
 
 def past_sessions(records: Records) -> dict[int, dict[str, Any]]:
     """Returns the session records of a search by number, oldest first."""
     found = records.files.read_folder("sessions", ".json")
-    numbers = {int(name.removesuffix(".json")): name for name in found if _SESSION.fullmatch(name)}
+    numbers = {int(name.removesuffix(".json")): name for name in found if SESSION_NAME.fullmatch(name)}
     return {
         number: _checked_session(found[name], records.url_of(f"sessions/{name}"))
         for number, name in sorted(numbers.items())
@@ -37,7 +34,7 @@ def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any
 def newest_number(records: Records) -> int | None:
     """Returns the number of the newest session, or None if there is no session."""
     names = records.files.names("sessions")
-    return max((int(name.removesuffix(".json")) for name in names if _SESSION.fullmatch(name)), default=None)
+    return max((int(name.removesuffix(".json")) for name in names if SESSION_NAME.fullmatch(name)), default=None)
 
 
 def read_heartbeat(records: Records, number: int) -> dict[str, Any] | None:

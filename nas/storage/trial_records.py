@@ -140,9 +140,10 @@ def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         raise CorruptError(short_repr(str(error))) from error
     if state in (State.WAITING, State.RUNNING):
         raise CorruptError(f"{state} is not the state of a result")
-    inherited, returned = fields.get("inherited"), fields.get("returned")
-    if returned is not None and not isinstance(returned, str):
-        raise CorruptError(f"returned must not be {short_repr(returned)}")
+    inherited = fields.get("inherited")
+    for name in ("returned", "code"):
+        if not isinstance(fields.get(name), str | NoneType):
+            raise CorruptError(f"{name} must not be {short_repr(fields[name])}")
     return {
         "state": state,
         "reason": reason,
@@ -160,7 +161,8 @@ def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         "started": checked_time(fields.get("started"), "started"),
         "finished": checked_time(fields.get("finished"), "finished"),
         "error": fields["error"],
-        "returned": returned,
+        "returned": fields.get("returned"),
+        "code": fields.get("code"),
     }
 
 

@@ -6,30 +6,31 @@ Their content is part of a search's identity; their paths are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.training.problem import Problem
 
 HASHED_BYTES = 2**30
 """Larger files are identified by their size only."""
 
 
-def contents(problem: Problem, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a digest of each of ``Problem.data_files`` on this machine. URLs and folders are not read.
+def contents(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Returns a digest of each file that an argument names.
+
+    URLs, folders and files of other machines are not read.
 
     Args:
-        problem: The problem.
-        arguments: The arguments that it was built with.
+        names: The arguments to read.
+        arguments: The arguments that a problem was built with.
 
     Raises:
         ConfigurationError: a file can't be read.
     """
     digests: dict[str, str] = {}
-    for name in sorted(problem.data_files):
+    for name in sorted(names):
         value = arguments.get(name)
         if isinstance(value, str) and (path := Path(value)).is_file():
             try:

@@ -6,6 +6,7 @@ from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from nas.core.metric import Metric
@@ -88,15 +89,15 @@ class Problem(ABC):
 
     They are taken from the command line, never from a record or a driver.
     """
-    content: Mapping[str, str] = {}
-    """Digests of files that arguments name, such as a user's code, by argument.
-
-    Part of a search's identity.
-    """
     label: str = ""
     """The last part of a search's default name, if the class name alone says little."""
     about: Mapping[str, str] = {}
     """Texts about the problem for reports, by name. They are not part of a search's identity."""
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """Files with code besides the class's module and its imports, by name."""
+        return {}
 
     @property
     def abilities(self) -> frozenset[Ability]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from nas.core.cpus import usable_cores
-from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
@@ -23,7 +22,7 @@ class TrialRuntime:
     """A problem, built once and kept warm, and the search's storage.
 
     Raises:
-        ConfigurationError: the problem can't be built, or a file with code has changed since the search was created.
+        ConfigurationError: the problem can't be built.
     """
 
     def __init__(self, spec: RuntimeSpec, *, problem: Problem | None = None, files: BlobStore | None = None) -> None:
@@ -33,22 +32,8 @@ class TrialRuntime:
         self.files = open_root(spec.url, spec.options) if files is None else files
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
-        self._check_content()
         torch.set_num_threads(spec.n_threads)
         self._defaults = torch_settings()
-
-    def _check_content(self) -> None:
-        """Raises if a file with code has changed, or differs on this machine."""
-        if not self.problem.content:
-            return
-        recorded = (self.records.header() or {}).get("identity", {}).get("content", {})
-        for name, digest in self.problem.content.items():
-            if recorded.get(name, digest) != digest:
-                value = self.spec.problem.arguments.get(name)
-                raise ConfigurationError(
-                    f"problem.{name}={value}: must have the content that the search was created with "
-                    f"({recorded[name]}, not {digest}). Restore the file or start another search"
-                )
 
     def run(self, assignment: Assignment, channel: TrialChannel) -> Trial | None:
         """Runs the attempt and records its result.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import ClassVar
 
 from nas.core.lineage import Lineage, LineageLog, missing_results
@@ -49,6 +50,11 @@ class Tuner(ABC):
         self.space = space
         self.metrics = metrics
         self.seed = seed
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """Files with code besides the class's module and its imports, by name."""
+        return {}
 
     @property
     def shown_name(self) -> str:

@@ -61,7 +61,7 @@ def test_a_template_is_searched(here: Path, api_url: str, runner: str) -> None:
     pids = (here / "torn").read_text().split()
     again = run(here, *command, PREFECT_API_URL=api_url)
     (here / "data.csv").write_text("mended")
-    other = run(here, *command, PREFECT_API_URL=api_url)
+    other = run(here, *command, f"name={only_search(here).name}", PREFECT_API_URL=api_url)
 
     assert done.status == 0, done.err
     assert done.err.count("Pid.teardown raised OSError: nothing to free") == len(pids)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from nas.compat.nni.code_folder import files_under
 from nas.compat.nni.ids import experiment_id, job_id
 from nas.compat.nni.parameters import to_parameters
 from nas.compat.nni.sdk import SDK
@@ -85,6 +86,11 @@ class NniProblem(Problem):
         self.gpus_per_trial = gpus_per_trial
         self.gpus = tuple(gpus)
         self.timeout_s = timeout_s
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """The Python files under ``code_dir``, and the files there that the command names."""
+        return files_under(Path(self.code_dir), self.command, without=self.output_dir)
 
     def train_many(self, job: Job) -> None:
         """Starts the process and serves its requests until it ends."""

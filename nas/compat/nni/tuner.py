@@ -27,6 +27,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
+from nas.training.code_digests import imported_files
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.shared.stateful import StatefulTuner
 
@@ -126,6 +127,12 @@ class NniTuner(StatefulTuner):
         """Late results by trial, to be sent after the trial's first result."""
         self._exhausted_at = -1
         """Number of results received when the tuner last had no configuration."""
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """The file of the class, and the files that it imports."""
+        path = Path(self.folder, self.code_dir, self.class_file)
+        return {**imported_files(path), self.class_file: path}
 
     # ---- start and end
 

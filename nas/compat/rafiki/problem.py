@@ -18,6 +18,7 @@ from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
+from nas.training.code_digests import imported_files
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
@@ -83,7 +84,6 @@ class RafikiProblem(Problem):
         self.policies = knob_policies({name: knob for name, knob in self.knobs.items() if name not in self.pinned})
         self._check_data({"train_data": train_data, "val_data": val_data, "test_data": test_data, "queries": queries})
         self._check_calls()
-        self.content = {"file": self.template.digest}
         self.label = self.template.name
         self.about = {"template": f"{self.template.name} in {self.template.file.name}"}
         self._has_trained = False
@@ -116,6 +116,11 @@ class RafikiProblem(Problem):
                 for query, answer in zip(self._queries, self.predict(model, self._queries), strict=True):
                     print(f"predict {json.dumps(query):.200}: {json.dumps(answer)}")
         return metrics
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """The template's file and the files that it imports."""
+        return {**imported_files(self.template.file), "file": self.template.file}
 
     @property
     def abilities(self) -> frozenset[Ability]:

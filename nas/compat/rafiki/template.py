@@ -36,13 +36,11 @@ class Template:
         file: The file that defines it.
         class_: The class.
         knobs: The result of its ``get_knob_config``.
-        digest: The digest of the file's content, 16 hexadecimal digits.
     """
 
     file: Path
     class_: type[BaseModel]
     knobs: Mapping[str, BaseKnob]
-    digest: str
 
     @property
     def name(self) -> str:
@@ -243,7 +241,7 @@ def load_template(file: object, class_name: str | None = None) -> Template:
     with importing(path):
         class_ = _model_class(_module(path, digest), path, class_name)
         _check_methods(class_, path)
-        return Template(path, class_, _knobs(class_, path), digest)
+        return Template(path, class_, _knobs(class_, path))
 
 
 def _module(path: Path, digest: str) -> ModuleType:

@@ -51,6 +51,7 @@ _TRIAL: Mapping[str, tuple[type, ...]] = {
     "slot": (int, NoneType),
     "resolved_donor": (int, str, NoneType),
     "inheritance": (dict,),
+    "code": (str, NoneType),
 }
 _ASSIGNMENT: Mapping[str, tuple[type, ...]] = {
     "trial": (dict,),
@@ -101,6 +102,7 @@ def trial_to_wire(trial: Trial) -> Message:
         "slot": trial.slot,
         "resolved_donor": trial.resolved_donor,
         "inheritance": dict(trial.inheritance),
+        "code": trial.code,
     }
 
 
@@ -119,6 +121,7 @@ def trial_from_wire(data: object) -> Trial:
         slot=None if fields["slot"] is None else checked_int(fields["slot"], "slot"),
         resolved_donor=checked_donor(fields["resolved_donor"], "resolved_donor"),
         inheritance=fields["inheritance"],
+        code=fields["code"],
     )
 
 

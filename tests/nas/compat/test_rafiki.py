@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import json
 import math
 import random
 import re
@@ -48,8 +47,6 @@ from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import RuntimeSpec
-from nas.training.runtime import TrialRuntime
 from nas.tuners.auto import chosen_tuner
 from tests.support.rafiki_data import TEMPLATES, table_files
 
@@ -622,32 +619,43 @@ def test_mistakes(tmp_path: Path, case: str) -> None:
     assert template.told == []
 
 
-def test_an_edited_template_is_another_search(tmp_path: Path) -> None:
-    """The identity contains the digest of the file, but no path of file or data."""
-    template = TemplateFolder(tmp_path)
-    tuner = Spec("nas.tuners.random.RandomTuner")
-    one = Search(problem=Spec(PROBLEM, template.arguments()), tuner=tuner).build()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    moved = Search(
-        problem=Spec(PROBLEM, template.arguments(file=str(template.file.rename(elsewhere / "Other.py")))), tuner=tuner
-    )
-    same = moved.build()
-    (elsewhere / "Other.py").write_text((elsewhere / "Other.py").read_text() + "# edited\n")
-
-    assert one.identity == same.identity
-    assert str(tmp_path) not in json.dumps(one.identity)
-    assert moved.build().digest != one.digest
-
-
-def test_a_worker_refuses_another_template(tmp_path: Path) -> None:
-    """A worker refuses a file that differs from that of the search's start."""
-    template = TemplateFolder(tmp_path)
-    url = template.run().url
+def test_an_edited_template_is_refused(tmp_path: Path) -> None:
+    """A template, or a module beside it, must not change, not even in a finished search; it may move."""
+    template = TemplateFolder(tmp_path, {"class Told": "import own_layers\nclass Told"})
+    (tmp_path / "own_layers.py").touch()
+    found = template.run()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "own_layers.py").rename(tmp_path / "elsewhere" / "own_layers.py")
+    template.file = template.file.rename(tmp_path / "elsewhere" / "Other.py")
+    moved = template.run()
+    (tmp_path / "elsewhere" / "own_layers.py").write_text("# edited")
+    with pytest.raises(ConfigurationError, match=r"other code: own_layers\.py changed since session 1\."):
+        template.run()
     template.file.write_text(template.file.read_text() + "# edited\n")
 
-    with pytest.raises(ConfigurationError, match=r"problem\.file=.*Model\.py: must have the content that the search"):
-        TrialRuntime(RuntimeSpec(problem=Spec(PROBLEM, template.arguments()), url=url, options={}))
+    assert moved.winner == found.winner
+    with pytest.raises(ConfigurationError, match=r"other code: .*problem\.file=.*Other\.py.* changed since session 1"):
+        template.run()
+
+
+def test_the_default_name_includes_the_data(tmp_path: Path) -> None:
+    """The same template with other files, or with another folder or URL, is a search of its own."""
+    template = TemplateFolder(tmp_path)
+    (tmp_path / "other").write_text("1,2")
+    (tmp_path / "moved").touch()
+    for folder in ("images", "photos"):
+        (tmp_path / folder).mkdir()
+    given = {name: str(tmp_path / name) for name in ("other", "images", "photos", "moved")}
+    given |= {name: f"https://u:{name}@host/data.zip" for name in ("secret", "password")}
+    tuner = Spec("nas.tuners.random.RandomTuner")
+    names = {
+        name: Search(problem=Spec(PROBLEM, template.arguments(val_data=data)), tuner=tuner).build().default_name
+        for name, data in {"first": str(tmp_path / "val"), **given}.items()
+    }
+
+    assert names["moved"] == names["first"]
+    assert names["secret"] == names["password"]
+    assert len(set(names.values())) == 5
 
 
 @pytest.mark.parametrize(

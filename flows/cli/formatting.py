@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nas.core.redaction import without_passwords
+from nas.core.trial import Trial
 from nas.training.problem import LATENCY
 
 SECRET_HINT = "  # replace *** by the secret"
@@ -73,6 +74,11 @@ def last_line(text: str | None) -> str | None:
     """Returns the last line that is not empty; in a traceback, the error."""
     lines = (text or "").strip().splitlines()
     return lines[-1].strip() if lines else None
+
+
+def failure_line(trial: Trial) -> str:
+    """Returns reason and error of a FAILED trial in one line."""
+    return clean(": ".join(filter(None, [trial.reason and str(trial.reason), last_line(trial.error)])))
 
 
 def brief(value: Any) -> str:

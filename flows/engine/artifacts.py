@@ -1,6 +1,6 @@
-"""Prefect artifacts of a flow run (checkpoints, leaderboard, lineage), written in the background.
+"""Prefect artifacts of a flow run (checkpoints, leaderboard, lineage) and its log, written in the background.
 
-They never delay the search. If the server is slow or gone, artifacts are lost, counted and reported at the end.
+They never delay the search. If the server is slow or gone, some are lost, counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 import httpx
 
+from flows.engine.run_log import RunLog
 from nas.core.metric import Metric
 from nas.core.trial import Trial
-from nas.executors.events import Event, Finished, StopRequested
+from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLost
 
 LEADERBOARD_S = 5.0
 CANCEL_POLL_S = 5.0
@@ -30,7 +31,7 @@ logger = logging.getLogger("prefect.heirloom")
 
 
 class RunArtifacts:
-    """Artifacts of one flow run, written over Prefect's REST API from a thread.
+    """Artifacts and log of one flow run, written over Prefect's REST API from a thread.
 
     Args:
         client: Client of Prefect's API; see ``api_client``.
@@ -38,6 +39,7 @@ class RunArtifacts:
         metric: Ranks the leaderboard.
         stages: Stages of the policy plan in order. Later stages rank first, because they train more.
         task_run_of: Returns the task run of a trial.
+        log_of: Reads the log of a trial, for the flow run's log; None: the flow run gets no log.
         post: Receives ``StopRequested`` if the flow run is cancelled in Prefect.
     """
 
@@ -49,6 +51,7 @@ class RunArtifacts:
         stages: Sequence[str],
         *,
         task_run_of: Callable[[int], str | None],
+        log_of: Callable[[int], str] | None = None,
         post: Callable[[Event], None],
     ) -> None:
         self.n_lost = 0
@@ -58,6 +61,7 @@ class RunArtifacts:
         self._task_run_of = task_run_of
         self._post = post
         self._client = client
+        self._log = None if log_of is None else RunLog(flow_run, log_of, partial(self._send, "POST", "/logs/"))
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._leaders: list[Trial] = []
         self._leaderboard: str | None = None
@@ -84,9 +88,23 @@ class RunArtifacts:
         self._queue.put(partial(self._rank, list(finished)))
 
     def observe(self, event: Event) -> None:
-        """Queues the artifacts of a finished trial and returns at once."""
+        """Queues the artifacts and log lines of an event, and returns at once."""
+        match event:
+            case Finished(trial=Trial(number=number)) | TrialLost(trial=number):
+                task_run = self._task_run_of(number)
+            case Notice():
+                task_run = None
+            case _:
+                return
         if isinstance(event, Finished):
-            self._queue.put(lambda: self._take(event.trial))
+            self._queue.put(lambda: self._take(event.trial, task_run))
+        if self._log is not None:
+            self._queue.put(partial(self._log.add, event, task_run))
+
+    def say(self, text: str, level: int = logging.INFO) -> None:
+        """Adds a line to the flow run's log."""
+        if self._log is not None:
+            self._queue.put(partial(self._log.say, text, level))
 
     def close(self, timeout_s: float) -> None:
         """Writes the remaining artifacts, within ``timeout_s``."""
@@ -120,8 +138,10 @@ class RunArtifacts:
                 write = _nothing
             if write is None:
                 self.n_lost += not self._try(self._write_leaderboard)
+                self.n_lost += not self._try(partial(self._send_log, everything=True))
                 return
             self.n_lost += not self._try(write)
+            self.n_lost += not self._try(self._send_log)
             if self._is_stale and time.monotonic() >= next_board:
                 self._try(self._write_leaderboard)
                 next_board = time.monotonic() + LEADERBOARD_S
@@ -134,15 +154,19 @@ class RunArtifacts:
         try:
             do()
         except Exception as error:
-            logger.warning("artifact not written to Prefect: %r", error)
+            logger.warning("not written to Prefect: %r", error)
             return False
         return True
 
-    def _take(self, trial: Trial) -> None:
+    def _send_log(self, *, everything: bool = False) -> None:
+        if self._log is not None:
+            self._log.send_due(everything=everything)
+
+    def _take(self, trial: Trial, task_run: str | None) -> None:
         self._rank([trial])
         if trial.checkpoint is not None:
             key, about = f"checkpoint-{trial.number:04d}", f"Weights published by trial {trial.number}"
-            self._create(key, about, checkpoint_text(trial), self._task_run_of(trial.number))
+            self._create(key, about, checkpoint_text(trial), task_run)
 
     def _rank(self, trials: Iterable[Trial]) -> None:
         name = self._metric.name
@@ -169,8 +193,8 @@ class RunArtifacts:
         body |= {"flow_run_id": self._flow_run} | ({} if task_run is None else {"task_run_id": task_run})
         return str(self._send("POST", "/artifacts/", body).json()["id"])
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        return self._client.request(method, path, json=dict(body)).raise_for_status()
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> httpx.Response:
+        return self._client.request(method, path, json=body).raise_for_status()
 
     def _check_cancelled(self) -> None:
         state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]

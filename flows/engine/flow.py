@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,16 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.events.worker import EventsWorker
 from prefect.runtime import flow_run as this_flow_run
-from prefect.states import Cancelled, Completed
+from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.cli.formatting import clean
 from flows.engine.artifacts import RunArtifacts, api_client
 from flows.engine.tasks import PrefectExecutor, tags_without_limits
+from flows.views.summary import failure_of
 from nas.core.errors import SearchInterruptedError
 from nas.core.redaction import without_passwords
+from nas.core.trial import State as TrialState
 from nas.executors.events import Event, Finished
 from nas.executors.pool import WorkerPool
 from nas.storage.sessions import past_sessions
@@ -34,15 +38,23 @@ class FlowRun:
 
     Call ``run`` on a thread of its own, with a callable that calls ``body``.
 
+    Args:
+        session_run: The session.
+        pool: Executes attempts.
+        api_url: URL of Prefect's API.
+        has_log: Whether log lines are sent; nobody reads those of a temporary server.
+
     Attributes:
         executor: Submits the task runs of trials.
         id: Id of the flow run, once it runs.
         error: Exception raised by Prefect itself.
     """
 
-    def __init__(self, session_run: SessionRun, pool: WorkerPool, api_url: str) -> None:
+    def __init__(self, session_run: SessionRun, pool: WorkerPool, api_url: str, *, has_log: bool) -> None:
         self._run = session_run
         self._api_url = api_url
+        self._has_log = has_log
+        self._has_complete = False
         self._artifacts: RunArtifacts | None = None
         records = session_run.context.records
         self.executor = PrefectExecutor(pool, session_run.context.machine.slots, records.finished_trial)
@@ -61,12 +73,24 @@ class FlowRun:
         # Two threads more than slots: task runs that restore trials of earlier sessions return at once.
         runner: Any = ThreadPoolTaskRunner(max_workers=self._run.context.machine.slots + 2)
 
-        @flow(name="heirloom", flow_run_name=name, task_runner=runner, validate_parameters=False, persist_result=False)
+        @flow(
+            name="heirloom",
+            flow_run_name=name,
+            task_runner=runner,
+            retries=0,  # not PREFECT_FLOWS_DEFAULT_RETRIES: the same command continues a search
+            validate_parameters=False,
+            persist_result=False,
+        )
         def heirloom(search: str, resumes: str | None) -> State[None]:
             try:
                 body()
             except SearchInterruptedError as error:
-                return Cancelled(message=str(error))
+                return Cancelled(message=clean(error))
+            except Exception as error:
+                return Failed(message=clean(error))
+            failure = None if self._has_complete else failure_of(self._run.pipeline.summary())
+            if failure is not None:
+                return Failed(message=clean(failure))
             return Completed(message="all trials have their records")
 
         try:
@@ -79,24 +103,31 @@ class FlowRun:
     def body(self) -> None:
         """Runs one session of the search inside the flow."""
         self.id = str(this_flow_run.get_id())
-        pipeline = self._run.pipeline
-        stages = [stage.name for stage in pipeline.prepared.plan.stages]
+        context, pipeline = self._run.context, self._run.pipeline
         artifacts = self._artifacts = RunArtifacts(
             api_client(self._api_url),
             self.id,
             pipeline.metric,
-            stages,
+            [stage.name for stage in pipeline.prepared.plan.stages],
             task_run_of=self.executor.task_run_of,
+            log_of=context.records.log if self._has_log else None,
             post=self.executor.post,
         )
 
         def observe(event: Event) -> None:
             self._run.progress.observe(event)
             if isinstance(event, Finished):
+                self._has_complete |= event.trial.state == TrialState.COMPLETE
                 self.executor.show(event.trial)
             artifacts.observe(event)
 
-        self._run.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
+        artifacts.say(f"session {self._run.session} of search {context.name} begins, in {context.records.files.url}")
+        try:
+            self._run.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
+        except BaseException as error:
+            artifacts.say(f"session {self._run.session} ended: {error}", logging.ERROR)
+            raise
+        artifacts.say(f"session {self._run.session} ended: all trials have their records")
 
     def _introduce(self, artifacts: RunArtifacts) -> None:
         context, earlier = self._run.context, self._earlier()

@@ -21,9 +21,9 @@ from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun
 from flows.engine.signals import SignalHandler
 from flows.views.progress import Progress
+from flows.views.summary import failure_of
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.redaction import without_passwords
-from nas.core.trial import State
 from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
@@ -180,16 +180,8 @@ class Engine:
         """
         summary = pipeline.summary()
         context.print_summary(pipeline, summary, ended_by_tuner=ended_by_tuner)
-        if summary.winner is None and len(summary.lineage) and not summary.lineage.n_in_state(State.COMPLETE):
-            last = next((t for t in reversed(list(summary.lineage)) if t.error), None)
-            why = "" if last is None else f"; the last, trial {last.number}: {str(last.error).strip().splitlines()[-1]}"
-            none_has = f"no trial of {len(summary.lineage)} has a score"
-            if all(t.reached_deadline or not t.is_finished for t in summary.lineage):
-                raise SearchFailedError(f"{none_has}: none ended in time. Raise budget.hours")
-            raise SearchFailedError(
-                f"{none_has}{why}. Failed trials are not repeated: "
-                "fix the problem, then choose another name=... or a larger budget.trials"
-            )
+        if (failure := failure_of(summary)) is not None:
+            raise SearchFailedError(failure)
         return OK
 
     def _drive(
@@ -249,7 +241,7 @@ class Engine:
         if self._server is not None:
             self._server.wait_until_healthy(SERVER_START_S)
         pool = session_run.pool()
-        flow_run = FlowRun(session_run, pool, api_url)
+        flow_run = FlowRun(session_run, pool, api_url, has_log=self._server is None)
         outcome = _Outcome(flow_run.body)
         with self._signals.posted_to(flow_run.executor.post):
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
@@ -272,7 +264,7 @@ class Engine:
             )
         elif flow_run.n_artifacts_lost or thread.is_alive():
             session_run.progress.note(
-                f"Prefect's server did not accept everything ({flow_run.n_artifacts_lost} artifacts lost); "
+                f"Prefect's server did not accept everything ({flow_run.n_artifacts_lost} artifacts and logs lost); "
                 "all records are complete, see flows.report"
             )
         outcome.raise_error()

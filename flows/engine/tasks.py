@@ -17,9 +17,11 @@ from prefect import task, task_engine
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
-from prefect.states import Cancelled, Completed
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
+from flows.cli.formatting import clean, failure_line
 from nas.core.errors import HeirloomError
+from nas.core.trial import State as TrialState
 from nas.core.trial import Trial
 from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKind, TrialLost
@@ -32,10 +34,6 @@ if TYPE_CHECKING:
     TrialFuture = PrefectFuture[Any]
 
 
-class TrialRunError(HeirloomError):
-    """The worker or the storage failed; the task run becomes Failed."""
-
-
 class Call:
     """The body of a task run, as an opaque object: Prefect would walk through plain data."""
 
@@ -46,20 +44,32 @@ class Call:
     def __call__(self) -> State[Any]:
         """Runs the body and returns the state that Prefect shows."""
         self.event = self._body()
-        match self.event:
-            case Finished(trial=trial):
-                return Completed(name=str(trial.state), message=trial.reason and str(trial.reason))
-            case TrialLost(why="interrupted"):
-                return Cancelled(message="interrupted: runs again in the next session")
-            case TrialLost(why=why):
-                raise TrialRunError(why)
-            case ExecutorFailed(error=error):
-                raise TrialRunError(str(error)) from error
-        return Completed(name="Restored", message="finished in an earlier session")
+        return state_of(self.event)
 
 
-# The name is an argument and the tags come from a context, because with_options costs 1.5 ms per task.
-@task(name="trial", task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
+def state_of(event: Event | None) -> State[Any]:
+    """Returns the state of a task run that ended with ``event``.
+
+    None is the event of a trial of an earlier session. Failed and Crashed keep their default names, because
+    automations look at a state's name.
+    """
+    match event:
+        case Finished(trial=trial) if trial.state == TrialState.FAILED:
+            return Failed(message=failure_line(trial))
+        case Finished(trial=trial):
+            return Completed(name=str(trial.state), message=trial.reason and str(trial.reason))
+        case TrialLost(why="interrupted"):
+            return Cancelled(message="interrupted: runs again in the next session")
+        case TrialLost(why=why):
+            return Crashed(message=clean(why))
+        case ExecutorFailed(error=error):
+            return Failed(message=clean(error))
+    return Completed(name="Restored", message="finished in an earlier session")
+
+
+# The name is an argument and the tags come from a context, because with_options costs 1.5 ms per task. Retries are 0
+# for users with PREFECT_TASKS_DEFAULT_RETRIES: Prefect would also repeat a task that returns Failed.
+@task(name="trial", task_run_name="{name}", retries=0, cache_policy=NO_CACHE, persist_result=False)
 def run_trial(name: str, donors: list[str], call: Call) -> State[Any]:
     """Runs one trial, from its donors' checkpoints (plain references) to its durable result."""
     return call()
@@ -81,15 +91,17 @@ class PrefectExecutor(EventQueue):
         self._pool = pool
         self._find = find
         self._job_trials = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
-        self._futures: dict[int, TrialFuture] = {}
+        self._edge_sources: dict[int, TrialFuture] = {}
+        """Task runs that are or may become Completed; Prefect starts no task after another."""
         self._task_runs: dict[int, str] = {}
+        self._shown: set[int] = set()
 
     def now_s(self) -> float:
         """Returns seconds on the system's monotonic clock."""
         return time.monotonic()
 
     def task_run_of(self, trial: int) -> str | None:
-        """Returns the id of the newest task run of a trial."""
+        """Returns the id of the task run of a trial that ended last."""
         return self._task_runs.get(trial)
 
     def submit(self, assignment: Assignment) -> None:
@@ -97,12 +109,18 @@ class PrefectExecutor(EventQueue):
         trial, donors = assignment.trial, assignment.donors
         call = Call(self._begin(assignment))
         names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
-        future = self._submit(f"trial-{trial.number:04d}", trial, names, call, self._edges(sources_of(trial)))
+        future = self._submit(trial, call, names)
 
-        def ended(done: TrialFuture) -> None:
-            if not isinstance(call.event, Finished):  # Prefect starts no task that waits for a Failed or Cancelled one
-                self._futures.pop(trial.number, None)
-            self.post(call.event or ExecutorFailed(_never_ran(done, trial), trial.job))
+        def ended(_: TrialFuture) -> None:
+            self._task_runs[trial.number] = str(future.task_run_id)
+            match call.event:
+                case Finished(trial=result):
+                    self._shown.add(result.number)
+                    if result.state == TrialState.FAILED:
+                        del self._edge_sources[result.number]
+                case _:
+                    del self._edge_sources[trial.number]
+            self.post(call.event or ExecutorFailed(_never_ran(future, trial), trial.job))
 
         future.add_done_callback(ended)
 
@@ -127,9 +145,9 @@ class PrefectExecutor(EventQueue):
 
     def show(self, trial: Trial) -> None:
         """Shows a finished trial that has no task run, as it was lost or never began."""
-        if trial.number not in self._futures:
-            sources = self._edges(sources_of(trial))
-            self._submit(f"trial-{trial.number:04d}", trial, [], Call(lambda: Finished(trial)), sources)
+        if trial.number not in self._shown:
+            future = self._submit(trial, Call(lambda: Finished(trial)))
+            self._task_runs[trial.number] = str(future.task_run_id)
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Asks a running trial to end."""
@@ -150,9 +168,7 @@ class PrefectExecutor(EventQueue):
 
         done = threading.Event()
         call = Call(body)
-        future = self._submit(
-            f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]), register=False
-        )
+        future = self._start(f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]))
         future.add_done_callback(lambda _: done.set())
         while not done.wait(POLL_S):
             self.raise_if_stop_requested()
@@ -165,35 +181,45 @@ class PrefectExecutor(EventQueue):
         self._pool.close()
         self._job_trials.shutdown(wait=False)
 
-    def _submit(
-        self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture], *, register: bool = True
-    ) -> TrialFuture:
+    def _submit(self, trial: Trial, call: Call, donors: Sequence[str] = ()) -> TrialFuture:
+        """Submits a task run of a trial, with its edges."""
+        edges = self._edges(sources_of(trial))
+        future = self._start(f"trial-{trial.number:04d}", trial, list(donors), call, edges)
+        if trial.state != TrialState.FAILED:
+            self._edge_sources[trial.number] = future
+        return future
+
+    def _start(self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture]) -> TrialFuture:
         with TagsContext(current_tags=set(tags_of(trial))):  # cheaper than prefect.tags, which opens four contexts
             future: TrialFuture = run_trial.submit(
                 name=name, donors=donors, call=call, wait_for=edges, return_state=False
             )
         self.n_task_runs += 1
-        if register:
-            self._futures[trial.number] = future
-            self._task_runs[trial.number] = str(future.task_run_id)
         return future
 
     def _edges(self, sources: Sequence[int]) -> list[TrialFuture]:
-        """Returns the futures of trials; trials of earlier sessions are submitted again first, ancestors included."""
+        """Returns the task runs of trials, after those of earlier sessions are submitted again.
+
+        FAILED trials have no edges: Prefect starts no task that waits for one, but their children still run.
+        """
         to_restore: list[Trial] = []
         queue = list(dict.fromkeys(sources))
         seen = set(queue)
         while queue:
             number = queue.pop()
-            if number in self._futures or (trial := self._find(number)) is None:
+            if number in self._edge_sources or number in self._shown:
+                continue
+            trial = self._find(number)
+            if trial is None or trial.state == TrialState.FAILED:
                 continue
             to_restore.append(trial)
             queue += [source for source in sources_of(trial) if source not in seen]
             seen.update(queue)
         for trial in sorted(to_restore, key=lambda t: t.number):
-            edges = [self._futures[source] for source in sources_of(trial) if source in self._futures]
-            self._submit(f"trial-{trial.number:04d}", trial, [], Call(lambda: None), edges)
-        return [self._futures[source] for source in dict.fromkeys(sources) if source in self._futures]
+            edges = [self._edge_sources[source] for source in sources_of(trial) if source in self._edge_sources]
+            name, restored = f"trial-{trial.number:04d}", Call(lambda: None)
+            self._edge_sources[trial.number] = self._start(name, trial, [], restored, edges)
+        return [self._edge_sources[source] for source in dict.fromkeys(sources) if source in self._edge_sources]
 
 
 def sources_of(trial: Trial) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flows.cli.formatting import brief, count
+from flows.cli.formatting import brief, count, last_line
 from flows.cli.overrides import as_shell
 from flows.views.fronts import front_lines
 from flows.views.table import flat_point
@@ -102,6 +102,22 @@ def outdated_lines(lineage: Lineage) -> list[str]:
     """Returns a line about trials of older code, if there are any."""
     n_outdated = sum(trial.outdated for trial in lineage)
     return [f"older code: {count(n_outdated, 'trial')} can give weights, but not win"] if n_outdated else []
+
+
+def failure_of(summary: Summary) -> str | None:
+    """Returns an error if no trial of a finished search has a score, else None."""
+    lineage = summary.lineage
+    if summary.winner is not None or not len(lineage) or lineage.n_in_state(State.COMPLETE):
+        return None
+    none_has = f"no trial of {len(lineage)} has a score"
+    if all(t.reached_deadline or not t.is_finished for t in lineage):
+        return f"{none_has}: none ended in time. Raise budget.hours"
+    last = next((t for t in reversed(list(lineage)) if t.error), None)
+    why = "" if last is None else f"; the last, trial {last.number}: {last_line(last.error)}"
+    return (
+        f"{none_has}{why}. Failed trials are not repeated: "
+        "fix the problem, then choose another name=... or a larger budget.trials"
+    )
 
 
 def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None) -> str:

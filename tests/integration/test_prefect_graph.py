@@ -35,6 +35,22 @@ CHAINS = (*OUTCOMES, "tuner._target_=outcome_problem.ChainTuner")
 RUNNING_PARENTS = (*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner")
 
 
+NOISY = """
+from nas import Int, Metric, ParameterSpace, Problem
+
+
+class NoisyProblem(Problem):
+    metrics = (Metric("accuracy"),)
+    space = ParameterSpace({"width": Int(1, 9)})
+
+    def train(self, run):
+        if run.number == 0:
+            print(*(f"line {n} \\x1b[31m" for n in range(100)), sep="\\n")
+            raise ValueError("width 7 does not divide 8")
+        return {"accuracy": 0.5}
+"""
+
+
 class Server:
     """``prefect server start`` as users run it: own home, own port, with the UI."""
 
@@ -107,6 +123,11 @@ class Server:
         found = self.post("/artifacts/filter", asked)
         return [artifact for artifact in found if artifact["key"] and key in (None, artifact["key"])]
 
+    def logs(self, **filters: list[str]) -> list[str]:
+        """Returns the messages that the server's log pages show, for ``task_run_id`` or ``flow_run_id``."""
+        asked = {"logs": {name: {"any_": ids} for name, ids in filters.items()}, "limit": 200}
+        return [line["message"] for line in self.post("/logs/filter", asked)]
+
     def edges(self, flow_run: str) -> set[tuple[str, str]]:
         """Returns (parent, child) by name, from the data of the UI's run graph."""
         nodes = dict(self.get(f"/flow_runs/{flow_run}/graph-v2")["nodes"])
@@ -141,20 +162,20 @@ class Command:
     server: Server
     folder: Path
 
-    def start(self, *overrides: str) -> subprocess.Popen[str]:
+    def start(self, *overrides: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "flows.search", *overrides],
             cwd=self.folder,
-            env=environment(PREFECT_API_URL=self.server.url, HEIRLOOM_CACHE=str(self.folder / "cache")),
+            env=environment(PREFECT_API_URL=self.server.url, HEIRLOOM_CACHE=str(self.folder / "cache"), **variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
 
-    def run(self, *overrides: str) -> str:
+    def run(self, *overrides: str, **variables: str) -> str:
         """Returns the output of a search that must end with status 0."""
-        process = self.start(*overrides)
+        process = self.start(*overrides, **variables)
         output, error = process.communicate(timeout=280)
         assert process.returncode == 0, error + output
         assert "Warning" not in error
@@ -195,8 +216,15 @@ def sources(trial: Trial) -> set[int]:
     return {source for source in named if isinstance(source, int)}
 
 
-def expected_edges(trials: list[Trial]) -> set[tuple[str, str]]:
-    return {(task(source), task(trial.number)) for trial in trials for source in sources(trial)}
+def expected_edges(trials: list[Trial], shown: list[Trial] | None = None) -> set[tuple[str, str]]:
+    """Returns (parent, child) by name; FAILED parents and donors have no edge, as Prefect would start no child."""
+    failed = {trial.number for trial in trials if trial.state == "FAILED"}
+    return {(task(source), task(trial.number)) for trial in shown or trials for source in sources(trial) - failed}
+
+
+def shown_state(trial: Trial) -> tuple[str, str]:
+    """Returns type and name of the state that Prefect shows; Failed has its default name."""
+    return ("FAILED", "Failed") if trial.state == "FAILED" else ("COMPLETED", str(trial.state))
 
 
 def task(number: int) -> str:
@@ -283,12 +311,12 @@ def test_each_outcome_is_a_parents(race: Race) -> None:
 
 
 def test_every_edge_is_in_the_servers_graph(race: Race, server: Server) -> None:
-    """The graph has one edge from each parent and donor, no other, and no nested trial."""
+    """The graph has one edge from each parent and donor that is not FAILED, no other, and no nested trial."""
     runs = server.task_runs(race.flow_run["id"])
     names = {run["id"]: run["name"] for run in runs}
     inputs = [(names[i["id"]], run["name"]) for run in runs for i in run["task_inputs"].get("wait_for", [])]
 
-    assert {run["state_type"] for run in runs} == {"COMPLETED"}
+    assert {run["state_type"] for run in runs} == {"COMPLETED", "FAILED"}
     assert only_trials(server.edges(race.flow_run["id"])) == expected_edges(race.trials)
     assert sorted(inputs) == sorted(server.edges(race.flow_run["id"]))
     assert not [run["name"] for run in runs if "__parents__" in run["task_inputs"]]
@@ -299,10 +327,11 @@ def test_a_trial_is_one_task_run_with_its_tags_and_state(race: Race, server: Ser
     runs = [run for run in server.task_runs(race.flow_run["id"]) if run["name"].startswith("trial-")]
 
     assert race.flow_run["state_name"] == "Completed"
-    assert sorted((run["name"], run["state_name"], sorted(run["tags"])) for run in runs) == [
+    shown = [(run["name"], (run["state_type"], run["state_name"]), sorted(run["tags"])) for run in runs]
+    assert sorted(shown) == [
         (
             task(trial.number),
-            str(trial.state),
+            shown_state(trial),
             [f"generation:{trial.generation}", f"job:{trial.number}", "policy:SHARE_PARAMS", "stage:search"],
         )
         for trial in race.trials
@@ -398,16 +427,16 @@ def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Co
     assert sorted(run["name"] for run in runs if run["name"].startswith("trial-")) == [task(n) for n in range(190)]
 
 
-def test_a_lost_parent_has_an_edge_to_its_child(server: Server, command: Command) -> None:
-    """A lost trial is FAILED beside its lost attempts, and its children train."""
+def test_children_of_a_lost_parent_train(server: Server, command: Command) -> None:
+    """A lost trial is Failed beside its Crashed attempts, and its children train."""
     command.run(*CHAINS, "tuner.outcomes=killed complete", "slots=2", "budget.trials=3", "name=lost")
     (flow_run,) = server.flow_runs("lost")
     runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"])]
 
     assert [str(trial.reason) for trial in command.trials("lost")] == ["lost", "None", "None"]
     assert sorted(run for run in runs if run[0] == "trial-0000") == [
-        ("trial-0000", "FAILED"),
-        ("trial-0000", "Failed"),
+        ("trial-0000", "Crashed"),
+        ("trial-0000", "Crashed"),
         ("trial-0000", "Failed"),
     ]
     assert {("trial-0001", "COMPLETE"), ("trial-0002", "COMPLETE")} <= set(runs)
@@ -415,15 +444,55 @@ def test_a_lost_parent_has_an_edge_to_its_child(server: Server, command: Command
 
 
 def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> None:
-    """With ``on_missing_weights=fail`` the child of a parent without weights is a FAILED task run with its edges."""
+    """With ``on_missing_weights=fail`` the child of a parent without weights is a Failed task run with its edges."""
     plan = ("tuner.outcomes=bare complete", "on_missing_weights=fail", "budget.trials=3")
     command.run(*CHAINS, *plan, "name=refused", "runner=threads")
     (flow_run,) = server.flow_runs("refused")
     runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"]))
 
     assert [t.reason for t in command.trials("refused")] == [None, "parent", "parent"]
-    assert runs[1:] == [("trial-0000", "COMPLETE"), ("trial-0001", "FAILED"), ("trial-0002", "FAILED")]
+    assert runs[1:] == [("trial-0000", "COMPLETE"), ("trial-0001", "Failed"), ("trial-0002", "Failed")]
     assert only_trials(server.edges(flow_run["id"])) == expected_edges(command.trials("refused"))
+
+
+def test_a_failed_trial_triggers_an_automation_and_has_a_log(server: Server, command: Command) -> None:
+    """It is found by its state, has the reason as message and 50 lines of log; no retry setting repeats it."""
+    trigger = {"type": "event", "posture": "Reactive", "threshold": 1, "expect": ["prefect.task-run.Failed"]}
+    automation = {"name": "on-failure", "trigger": trigger, "actions": [{"type": "do-nothing"}]}
+    (folder := command.folder / "noisy").mkdir()
+    (folder / "noisy_problem.py").write_text(NOISY)
+    created = server.post("/automations/", automation)
+    plan = ("+tuner=random", "problem._target_=noisy_problem.NoisyProblem", "budget.trials=2", "slots=1")
+    retries = {"PREFECT_TASKS_DEFAULT_RETRIES": "2", "PREFECT_FLOWS_DEFAULT_RETRIES": "2"}
+    Command(server, folder).run(*plan, "name=noisy", **retries)
+    (flow_run,) = server.flow_runs("noisy")
+    asked = {"flow_runs": {"id": {"any_": [flow_run["id"]]}}, "task_runs": {"state": {"type": {"any_": ["FAILED"]}}}}
+    until(lambda: len(server.post("/task_runs/filter", asked)) == 1, 30, "the failed trial is found by its state")
+    (run,) = server.post("/task_runs/filter", asked)
+    fired = {"filter": {"event": {"name": ["prefect.automation.triggered"]}}}
+    log, whole = server.logs(task_run_id=[run["id"]]), server.logs(flow_run_id=[flow_run["id"]])
+
+    assert (run["name"], run["state_name"], run["run_count"]) == ("trial-0000", "Failed", 1)
+    assert "width 7 does not divide 8" in run["state"]["message"]
+    assert len(log) == 51
+    assert "width 7 does not divide 8" in log[-1]
+    assert any("line 99 \ufffd[31m" in line for line in log)
+    assert "trial 1 COMPLETE, accuracy 0.5" in whole
+    assert "begins" in whole[0]
+    assert "ended" in whole[-1]
+    until(lambda: created["id"] in str(server.post("/events/filter", fired)), 30, "the automation was triggered")
+
+
+def test_a_search_without_a_score_is_a_failed_flow_run(server: Server, command: Command) -> None:
+    """The flow run is Failed, once, where the command's status is 1."""
+    process = command.start(*CHAINS, "tuner.outcomes=failed", "budget.trials=2", "name=scoreless", "runner=threads")
+    _, error = process.communicate(timeout=100)
+    (flow_run,) = server.flow_runs("scoreless")
+
+    assert process.returncode == 1
+    assert "no trial of 2 has a score" in error
+    assert (flow_run["state_name"], flow_run["run_count"]) == ("Failed", 1)
+    assert "no trial of 2 has a score" in flow_run["state"]["message"]
 
 
 def test_the_leaderboard_grows_during_the_search(server: Server, command: Command) -> None:
@@ -466,11 +535,11 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
 
     assert restored
     assert restored <= finished
-    assert only_trials(server.edges(new["id"])) == expected_edges(shown)
+    assert only_trials(server.edges(new["id"])) == expected_edges(trials, shown)
     assert {task(t.number) for t in shown} == {run["name"] for run in runs if run["name"].startswith("trial-")}
     assert (old["state_name"], new["state_name"]) == ("Crashed", "Completed")
     assert new["id"] in old["state"]["message"]
-    assert {run["state_type"] for run in server.task_runs(old["id"])} == {"COMPLETED", "CRASHED"}
+    assert {run["state_type"] for run in server.task_runs(old["id"])} <= {"COMPLETED", "FAILED", "CRASHED"}
     assert new["parameters"]["resumes"] == old["id"]
     assert set(old["tags"]) & set(new["tags"]) == {"search:resumed"}
     (lineage,) = server.artifacts(new["id"], "lineage")
@@ -507,7 +576,7 @@ def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, h
     assert sum(trial.is_finished for trial in trials) >= 2
     assert not all(trial.is_finished for trial in trials)
     states = {run["state_name"] for run in server.task_runs(flow_run["id"])}
-    assert states <= {"COMPLETE", "STOPPED", "FAILED", "Cancelled"}
+    assert states <= {"COMPLETE", "STOPPED", "Failed", "Cancelled"}
 
 
 def test_a_restarted_server_does_not_harm_the_search(server: Server, command: Command) -> None:

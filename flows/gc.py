@@ -13,6 +13,7 @@ from flows.cli.command import OK, Invocation, complain, run_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
 
 if TYPE_CHECKING:
+    from flows.views.snapshot import Header
     from nas.core.metric import Metric
     from nas.core.policy import PolicyPlan
     from nas.core.trial import Trial
@@ -197,7 +198,7 @@ def read_collection(invocation: Invocation) -> Collection:
         retention=retention,
         plan=PolicyPlan.from_stages(header.identity["policy"]),
         metrics=header.metrics,
-        tuner=None if retention.keeps_all else _tuner(header.identity, invocation),
+        tuner=None if retention.keeps_all else _tuner(header, invocation),
         n_finalists=n_finalists or _last_finalists(records),
         identity=header.identity,
     )
@@ -210,16 +211,25 @@ def _last_finalists(records: Records) -> int:
     return next((n for n in reversed(recorded) if isinstance(n, int)), FINALISTS)
 
 
-def _tuner(identity: Mapping[str, Any], invocation: Invocation) -> Tuner | None:
-    """Returns the search's tuner; None, with a message, if it can't be built."""
+def _tuner(header: Header, invocation: Invocation) -> Tuner | None:
+    """Returns the search's tuner; None, with a message, if it can't be built.
+
+    The problem is built only for a tuner whose constructor draws points.
+    """
     from flows.cli.trusted_code import trusted_spec
+    from nas.search.definition import Search
+    from nas.spaces.recorded import PointsNeededError, RecordedSpace
     from nas.tuners.base import Tuner
 
+    identity, seed = header.identity, header.identity["seed"]
     try:
-        problem = trusted_spec("problem", identity["problem"], invocation).build()
-        tuner = trusted_spec("tuner", identity["tuner"], invocation).build(
-            problem.space, problem.metrics, seed=identity["seed"]
-        )
+        spec = trusted_spec("tuner", identity["tuner"], invocation)
+        try:
+            tuner = spec.build(RecordedSpace(identity["space"]), header.metrics, seed=seed)
+        except PointsNeededError:
+            stored = trusted_spec("problem", identity["problem"], invocation)
+            problem = Search(problem=stored, tuner=spec).build_problem()
+            tuner = spec.build(problem.space, problem.metrics, seed=seed)
     except HeirloomError as error:
         complain(f"no weights that the tuner may inherit are deleted, since it can't be built: {error}")
         return None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -140,14 +141,31 @@ def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> l
 
 def as_shell(pairs: Sequence[str]) -> str:
     """Returns overrides ``key=value`` quoted for Hydra and for a shell."""
-    return shlex.join(_quoted(*pair.partition("=")[::2]) for pair in pairs)
+    return shlex.join(f"{key}={_quoted(value)}" for key, _, value in (pair.partition("=") for pair in pairs))
 
 
-def _quoted(key: str, value: str) -> str:
-    if re.fullmatch(r"[\w./:@%+?|*-]+( [\w./:@%+?|*-]+)*", value, re.ASCII):
-        return f"{key}={value}"
+def override(key: str, value: object) -> str:
+    """Returns the override that gives a key this value, quoted for Hydra and for a shell."""
+    return shlex.quote(f"{key}={_as_hydra(value)}")
+
+
+def _as_hydra(value: object) -> str:
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_as_hydra(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_as_hydra, value)) + "]"
+    text = str(value)
+    is_text = not re.fullmatch(r"(?i)null|true|false|[+-]?(nan|inf|[\d._]+(e[+-]?\d+)?)", text)
+    return _quoted(text, is_plain=is_text)
+
+
+def _quoted(value: str, *, is_plain: bool = True) -> str:
+    if is_plain and re.fullmatch(r"[\w./:@%+?|*-]+( [\w./:@%+?|*-]+)*", value, re.ASCII):
+        return value
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
-    return f"{key}='{escaped}'"
+    return f"'{escaped}'"
 
 
 def choices_of(group: str, config: str = "search") -> list[str]:
@@ -161,7 +179,8 @@ def groups_of(config: str) -> list[str]:
     """Returns the configuration groups of a command."""
     listed = re.findall(r"^  - (?:optional )?(\w+):", page_of(config), re.MULTILINE)
     listed = [group for group in listed if group != "hydra"]
-    return ["tuner", *listed, "experiment"] if config == "search" else listed
+    added = [] if "problem" not in listed else ["tuner", "experiment"] if config == "search" else ["tuner"]
+    return [*added[:1], *listed, *added[1:]]
 
 
 def page_of(config: str) -> str:

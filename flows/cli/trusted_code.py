@@ -1,13 +1,17 @@
-"""Checks that code named by a record is also named on the command line."""
+"""Checks that code and data named by a record are also named on the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
     from nas.core.spec import Spec
+
+MAX_SHOWN = 200
+"""Characters of a record's value that an error repeats; longer ones are left to the user."""
 
 
 def trusted_spec(
@@ -20,45 +24,107 @@ def trusted_spec(
 ) -> Spec:
     """Returns the class that a record names, with arguments added by the command line.
 
+    A record gives only what can be no path, URL, file-system option or code. The rest is named on the command line:
+
+    * Of Heirloom's classes: ``code_arguments``, and ``data_arguments`` that hold text, unless they are the defaults.
+    * Of other classes: all arguments that hold text, because their use is not known.
+
+    With ``trust=true`` a record gives all but chained URLs and file-system options.
+
     Args:
         group: ``problem``, ``tuner`` or ``stopper``.
         stored: Target and arguments in the record.
         invocation: The command line, which may name the same target.
         by: The source of the record, for the error.
-        lacks: The medium that is not trusted with code, for the error.
+        lacks: The medium that is not trusted with code and data, for the error.
 
     Raises:
-        ConfigurationError: the target lies outside Heirloom or is no problem, tuner or stopper. Or an argument is
-            code that the command line does not name.
+        ConfigurationError: the target lies outside Heirloom, is no problem, tuner or stopper, or is not the one that
+            the command line names. Or an argument is code or data that the command line does not name.
     """
-    from flows.cli.overrides import as_shell
     from nas.core.errors import ConfigurationError
     from nas.core.spec import Spec
-    from nas.stoppers.base import Stopper
-    from nas.training.problem import Problem
-    from nas.tuners.base import Tuner
 
-    target = str(stored["target"])
+    target, is_trusted = str(stored["target"]), bool(invocation.values["trust"])
     given = dict(invocation.values.get(group) or {})
     named = given.pop("_target_", None)
     spec = Spec(target, {**stored["arguments"], **given})
-    if named != target and not invocation.values["trust"]:
-        kind = {"problem": Problem, "tuner": Tuner, "stopper": Stopper}[group]
-        if not target.startswith("nas.") or not issubclass(spec.find(), kind):
-            raise ConfigurationError(
-                f"{by} names {target} as its {group}, but {lacks} is not trusted with code: "
-                f"add {group}._target_={target} or trust=true"
-            )
-    code = code_arguments(spec) & stored["arguments"].keys() - given.keys()
-    if code and not invocation.values["trust"]:
-        pairs = as_shell([f"{group}.{key}={stored['arguments'][key]}" for key in sorted(code)])
+    if named != target and not is_trusted and (named is not None or not _is_own(group, spec)):
         raise ConfigurationError(
-            f"{by} names code that its {group} runs, but {lacks} is not trusted with code: add {pairs} or trust=true"
+            f"{by} names {target} as its {group}, but {lacks} is not trusted with code: "
+            f"add {group}._target_={target} or trust=true"
+        )
+    unnamed = {key: value for key, value in stored["arguments"].items() if key not in given}
+    if is_trusted:
+        refused = {key for key in _declared("data", spec) & unnamed.keys() if _opens_more(unnamed[key])}
+    else:
+        refused = _untrusted(spec, unnamed)
+    if refused:
+        is_code, is_own = bool(refused & _declared("code", spec)), target.startswith("nas.")
+        kind, does = ("code", "runs") if is_code else ("data", "reads") if is_own else ("text", "gets")
+        raise ConfigurationError(
+            f"{by} names {kind} that its {group} {does}, but {lacks} is not trusted with {kind}: "
+            f"add {' '.join(_words(group, spec, unnamed, refused))}{'' if is_trusted else ' or trust=true'}"
         )
     return spec
 
 
-def code_arguments(spec: Spec) -> frozenset[str]:
-    """Returns the arguments of one of Heirloom's own classes that name code."""
+def repeated_words(group: str, spec: Spec) -> list[str]:
+    """Returns what a later command on the search must name again, as words of a shell."""
+    from flows.cli.overrides import override
+
+    target = [] if spec.target.startswith("nas.") else [override(f"{group}._target_", spec.target)]
+    return [*target, *_words(group, spec, spec.arguments, _untrusted(spec, spec.arguments))]
+
+
+def _words(group: str, spec: Spec, arguments: Mapping[str, Any], keys: Set[str]) -> list[str]:
+    """Returns the words that give these arguments; ``...`` stands for long values and for secrets."""
+    from flows.cli.formatting import masked
+    from flows.cli.overrides import override
+
+    words = {}
+    for key in sorted(keys):
+        is_secret = key in _declared("data", spec) and isinstance(arguments[key], Mapping)
+        words[f"{group}.{key}"] = "" if is_secret else override(f"{group}.{key}", arguments[key])
+    return [masked(word) if 0 < len(word) <= MAX_SHOWN else f"{key}=..." for key, word in words.items()]
+
+
+def _untrusted(spec: Spec, arguments: Mapping[str, Any]) -> set[str]:
+    """Returns the arguments that only a command line may give."""
+    if not spec.target.startswith("nas."):
+        return {key for key, value in arguments.items() if _holds_text(value)}
+    code, data = _declared("code", spec), _declared("data", spec)
+    parameters = inspect.signature(spec.find()).parameters
+    is_default = {key: key in parameters and parameters[key].default == value for key, value in arguments.items()}
+    named = {key for key, value in arguments.items() if key in code or (key in data and _holds_text(value))}
+    return {key for key in named if not is_default[key]}
+
+
+def _declared(kind: str, spec: Spec) -> frozenset[str]:
+    """Returns the arguments of one of Heirloom's own classes that are ``code`` or ``data``."""
     found: frozenset[str] = frozenset()
-    return getattr(spec.find(), "code_arguments", found) if spec.target.startswith("nas.") else found
+    return getattr(spec.find(), f"{kind}_arguments", found) if spec.target.startswith("nas.") else found
+
+
+def _is_own(group: str, spec: Spec) -> bool:
+    """Returns whether the class is one of Heirloom's problems, tuners or stoppers."""
+    from nas.stoppers.base import Stopper
+    from nas.training.problem import Problem
+    from nas.tuners.base import Tuner
+
+    kind = {"problem": Problem, "tuner": Tuner, "stopper": Stopper}[group]
+    return spec.target.startswith("nas.") and issubclass(spec.find(), kind)
+
+
+def _holds_text(value: object) -> bool:
+    """Returns whether a value holds text: a path, a URL or an option."""
+    if isinstance(value, list | tuple):
+        return any(map(_holds_text, value))
+    return isinstance(value, str) or (isinstance(value, Mapping) and bool(value))
+
+
+def _opens_more(value: object) -> bool:
+    """Returns whether a data argument holds options or a chained URL."""
+    if isinstance(value, list | tuple):
+        return any(map(_opens_more, value))
+    return (isinstance(value, str) and "::" in value) or (isinstance(value, Mapping) and bool(value))

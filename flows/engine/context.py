@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.cli.command import Invocation
 from flows.cli.settings import Machine
+from flows.cli.trusted_code import repeated_words
 from nas.search.pipeline import SearchPipeline, Summary
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
@@ -34,17 +35,14 @@ class SearchContext:
             pipeline.prepared.problem.metrics,
             self.root,
             final=pipeline.prepared.plan.final,
-            more=self._repeated_arguments(pipeline),
+            more=self._repeated_words(pipeline),
             has_options=bool(self.options),
             ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if ended_by_tuner else None,
             hours=None if hours is None else (spent_hours(self.records), hours),
         )
 
-    def _repeated_arguments(self, pipeline: SearchPipeline) -> list[str]:
-        """Returns arguments that ``flows.final`` needs again, because it trusts no code and path of a record."""
+    def _repeated_words(self, pipeline: SearchPipeline) -> list[str]:
+        """Returns what ``flows.final`` needs again, because it trusts no code and no path of a record."""
         search = pipeline.prepared.search
         specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
-        own = [f"{group}._target_={s.target}" for group, s in specs.items() if s and not s.target.startswith("nas.")]
-        arguments, named = search.problem.arguments, self.invocation.named
-        data = sorted(key for key in pipeline.prepared.problem.data_arguments if key in arguments)
-        return [*own, *(f"problem.{key}={arguments[key]}" for key in data if f"problem.{key}" in named)]
+        return [word for group, spec in specs.items() if spec for word in repeated_words(group, spec)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flows.cli.formatting import SECRET_HINT, count
 from flows.cli.overrides import as_shell
 from flows.cli.settings import TOKEN_VARIABLE
-from flows.cli.trusted_code import code_arguments
+from flows.cli.trusted_code import repeated_words
 from nas.core.redaction import without_passwords
 from nas.executors.remote.pool import Gate, RemotePool
 
@@ -53,12 +53,11 @@ def worker_line(context: SearchContext, spec: RuntimeSpec, gate: Gate, port: int
     host = f"[{host}]" if ":" in host else host
     url = context.root if "://" in context.root else os.path.abspath(context.root)
     shown = without_passwords(url)
-    pairs = [f"channel=http://{host}:{port}", f"storage.root={shown}"]
-    if not spec.problem.target.startswith("nas."):
-        pairs.append(f"problem._target_={spec.problem.target}")
-    code = code_arguments(spec.problem)
-    pairs += [f"problem.{key}={value}" for key, value in sorted(spec.problem.arguments.items()) if key in code]
+    words = [
+        as_shell([f"channel=http://{host}:{port}", f"storage.root={shown}"]),
+        *repeated_words("problem", spec.problem),
+    ]
     token = f'"${TOKEN_VARIABLE}"' if os.environ.get(TOKEN_VARIABLE) else gate.token
     hint = "  # and its storage.options" if context.options else ""
     hint = SECRET_HINT if shown != url else hint
-    return f"{TOKEN_VARIABLE}={token} python -m flows.worker {as_shell(pairs)}{hint}"
+    return f"{TOKEN_VARIABLE}={token} python -m flows.worker {' '.join(words)}{hint}"

@@ -93,7 +93,7 @@ def print_summary(
     write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
     write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
     if final is not None:
-        write(f"  python -m flows.final {as_shell([*where, *more, 'finalists=4'])}")
+        write(f"  python -m flows.final {' '.join([as_shell(where), *more, 'finalists=4'])}")
     else:
         write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")
 

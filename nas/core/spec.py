@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, HeirloomError
+from nas.core.validation import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,16 @@ class Spec:
             inspect.signature(class_).bind(*injected, **self.arguments, **more)
         except TypeError as error:
             raise ConfigurationError(self._describe_mismatch(class_, len(injected), more, str(error))) from error
-        return class_(*injected, **self.arguments, **more)
+        try:
+            return class_(*injected, **self.arguments, **more)
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            if isinstance(error, HeirloomError) or not self.target.startswith("nas."):
+                raise
+            given = ", ".join(f"{name}={short_repr(value)}" for name, value in self.arguments.items())
+            raise ConfigurationError(
+                f"{self.target}: {given}: must have the types of its arguments ({type(error).__name__}: {error}). "
+                "Compare them with its docstring"
+            ) from error
 
     def _describe_mismatch(self, class_: type, n_injected: int, more: Mapping[str, Any], error: str) -> str:
         """Returns a one-line error about arguments that the constructor does not take."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
-from nas.core.validation import closest_names
+from nas.core.validation import closest_names, short_repr
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import checked_options
 from nas.training.problem import Ability, Problem, Simulation
@@ -83,6 +83,11 @@ class TabularProblem(Problem):
         given: Mapping[str, Any] = seconds if isinstance(seconds, Mapping) else {"factor": seconds}
         self._seconds_column: str | None = given.get("column")
         self._factor = float(given.get("factor", 1.0))
+        named = (self._columns, self._curves, self._known, self._tests)
+        names = [name for columns in named for name in columns.values()]
+        for column in [*names, *self._parameters, self._letters, self._seconds_column]:
+            if not isinstance(column, str | int | None):
+                raise ConfigurationError(f"problem=tabular: {short_repr(column)}: must be the name of a column")
 
     @cached_property
     def space(self) -> ParameterSpace:  # type: ignore[override]

@@ -81,7 +81,7 @@ class Search:
         Raises:
             ConfigurationError: a part can't be built, or does not fit another.
         """
-        problem = self._build_problem()
+        problem = self.build_problem()
         jobs = JobPlan.of(self.trials_per_job, loops=Ability.TRAIN_MANY in problem.abilities)
         plan, left_out = self.plan.fitted(problem.policies, strict=self.plan_is_named)
         own_tuner = self._build_tuner(problem)
@@ -99,7 +99,12 @@ class Search:
             code["stopper"] = code_digests(self.stopper, stopper)
         return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity, code)
 
-    def _build_problem(self) -> Problem:
+    def build_problem(self) -> Problem:
+        """Returns the problem, built and checked.
+
+        Raises:
+            ConfigurationError: it can't be built, or lacks what a search needs.
+        """
         problem, target = self.problem.build(), self.problem.target
         if not isinstance(problem, Problem):
             raise ConfigurationError(f"problem {target} must be a subclass of nas.Problem")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
 from nas.storage.blobs import BlobStore
 from nas.storage.mounts import find_mount
 
@@ -26,8 +27,12 @@ def open_root(url: str, options: Mapping[str, object] | None = None, *, retry_s:
             disk of this machine 2.
 
     Raises:
-        ConfigurationError: an unknown protocol, a missing package, or options that the protocol refuses.
+        ConfigurationError: a chained URL, an unknown protocol, a missing package, or options that the protocol refuses.
     """
+    if "::" in url:  # a cache or an archive around a file system keeps none of its promises
+        raise ConfigurationError(
+            f"storage.root={without_passwords(url)!r}: must be one URL, without `::`. Name a folder."
+        )
     protocol, separator, rest = url.partition("://")
     if separator and protocol not in ("file", "local"):
         from nas.storage.backends.object_store import ObjectBlobStore

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from flows.cli.command import Invocation
-from flows.cli.trusted_code import trusted_spec
+from flows.cli.trusted_code import repeated_words, trusted_spec
 from nas.core.errors import ConfigurationError
+from nas.core.spec import Spec
+from nas.problems.fashion_mnist import HOME
 
 
 def invocation(**values: Any) -> Invocation:
@@ -87,8 +91,54 @@ def test_a_code_file_in_a_record_is_refused() -> None:
 def test_a_class_on_the_command_line_is_accepted() -> None:
     """A user's class is accepted if the command line names it, or says trust=true."""
     named = invocation(problem={"_target_": "my.Problem", "width": 3})
+    numbers = {"target": "my.Problem", "arguments": {"depth": 2, "sizes": [1, 2.5], "flip": None}}
 
-    assert trusted_spec("problem", stored("my.Problem"), named).arguments == {"arg": "x", "width": 3}
+    assert trusted_spec("problem", numbers, named).arguments == {**numbers["arguments"], "width": 3}
     assert trusted_spec("problem", stored("my.Problem"), invocation(trust=True)).target == "my.Problem"
     with pytest.raises(ConfigurationError, match=r"names other\.Problem as its problem"):
         trusted_spec("problem", stored("other.Problem"), named)
+    with pytest.raises(ConfigurationError, match=r"add problem\._target_=nas\.problems\.digits\.DigitsProblem or"):
+        trusted_spec("problem", stored("nas.problems.digits.DigitsProblem"), named)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("fast", "problem.arg=fast"),
+        ("a b", "'problem.arg=a b'"),
+        ("it's", """'problem.arg='"'"'it\\'"'"'s'"'"''"""),
+        ("5", """'problem.arg='"'"'5'"'"''"""),
+        (["a", {"b": True}], "'problem.arg=[a,{b:true}]'"),
+        ({"a": None}, "'problem.arg={a:null}'"),
+        ("x" * 300, "problem.arg=..."),
+    ],
+)
+def test_text_for_a_users_class_is_named_again(value: Any, word: str) -> None:
+    """A record gives no text to a class outside Heirloom; the error is what the command line needs."""
+    described = {"target": "my.Problem", "arguments": {"arg": value}}
+    given = invocation(problem={"_target_": "my.Problem", "arg": value})
+
+    with pytest.raises(ConfigurationError) as caught:
+        trusted_spec("problem", described, invocation(problem={"_target_": "my.Problem"}))
+    assert str(caught.value).endswith(
+        f"names text that its problem gets, but a shared disk is not trusted with text: add {word} or trust=true"
+    )
+    assert trusted_spec("problem", described, given).arguments == {"arg": value}
+    assert trusted_spec("problem", described, invocation(trust=True)).arguments == {"arg": value}
+    if word != "problem.arg=...":
+        assert repeated_words("problem", Spec("my.Problem", {"arg": value})) == ["problem._target_=my.Problem", word]
+        (override,) = shlex.split(word)
+        assert OverridesParser.create().parse_override(override).value() == value
+
+
+def test_data_is_named_again() -> None:
+    """Paths and options of Heirloom's own problems come from the command line; options are not shown."""
+    target = "nas.problems.fashion_mnist.FashionMnistProblem"
+    found = {"target": target, "arguments": {"data_root": "/data", "data_options": {"key": "secret"}, "n_epochs": 3}}
+    named = {"data_root": "/mine", "data_options": None}
+
+    with pytest.raises(ConfigurationError, match=r"data: add problem.data_options=\.\.\. problem.data_root=/data or"):
+        trusted_spec("problem", found, invocation())
+    assert trusted_spec("problem", found, invocation(problem=named)).arguments == {**named, "n_epochs": 3}
+    assert repeated_words("problem", Spec(target, {"data_root": HOME, "data_options": None})) == []
+    assert trusted_spec("problem", {"target": target, "arguments": {"data_root": HOME}}, invocation()).arguments

@@ -209,7 +209,7 @@ def test_mismatched_workers_are_refused(here: Path, api_url: str) -> None:
         "the driver names timed_problem.TimedProblem as its problem, but a channel is not trusted with code"
         in untrusted
     )
-    assert "device (cuda): the driver's device=cpu holds for every worker" in gpu
+    assert "device=cuda: the driver's device=cpu holds for every worker" in gpu
     assert "threads (2): the driver's threads=1 holds for every worker" in threads
     assert "channel=None: must be http://HOST:PORT" in nowhere
     assert done.status == 0, done.err

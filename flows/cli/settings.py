@@ -282,6 +282,7 @@ class Limits:
     resume_every_s: float
     takeover: bool
     code_may_change: bool
+    retries_failed: bool
 
 
 def read_limits(values: Mapping[str, Any]) -> Limits:
@@ -298,11 +299,14 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     every_s = values["resume_every_s"]
     if isinstance(every_s, bool) or not isinstance(every_s, int | float) or not every_s >= 0:
         raise ConfigurationError(f"resume_every_s={every_s!r}: must be a number of seconds, 0 or more")
+    if values.get("retry") not in (None, "failed"):
+        raise ConfigurationError(f"retry={values['retry']!r}: must be failed, to run FAILED trials again")
     if values["code"] not in (None, "changed"):
         raise ConfigurationError(f"code={values['code']!r}: must be changed, to go on with other code")
     return Limits(
         takeover=switch(values, "takeover"),
         code_may_change=values["code"] == "changed",
+        retries_failed=values.get("retry") == "failed",
         resume_every_s=float(every_s),
         **counts,
     )

@@ -141,7 +141,8 @@ class Engine:
         end = None
         if is_begun := records.header() is not None:
             claim_identity(records, prepared)
-            end = None if only_finals else pipeline.ended_by()
+            is_left = only_finals or (limits.retries_failed and bool(pipeline.failed()))
+            end = None if is_left else pipeline.ended_by()
         code = session_code(
             records, prepared, allow_changes=limits.code_may_change, is_finished=end is not None, notify=complain
         )

@@ -124,7 +124,14 @@ class SessionRun:
         )
         try:
             begun()
-            self.pipeline.run(executor, lease, self.settings(), only_finals=self.only_finals, observe=observe)
+            self.pipeline.run(
+                executor,
+                lease,
+                self.settings(),
+                only_finals=self.only_finals,
+                retries=self.limits.retries_failed,
+                observe=observe,
+            )
         finally:
             with suppress(StorageError):  # it would hide the first error; the lease expires by itself
                 lease.close()

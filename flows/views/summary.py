@@ -115,8 +115,8 @@ def failure_of(summary: Summary) -> str | None:
     last = next((t for t in reversed(list(lineage)) if t.error), None)
     why = "" if last is None else f"; the last, trial {last.number}: {last_line(last.error)}"
     return (
-        f"{none_has}{why}. Failed trials are not repeated: "
-        "fix the problem, then choose another name=... or a larger budget.trials"
+        f"{none_has}{why}. Fix the problem, then add retry=failed (and code=changed if its code changed), "
+        "or choose another name=..."
     )
 
 

@@ -22,6 +22,8 @@ def trial_summary(trial: Trial, tests: Tests) -> str:
     """Returns state, scores, donors, cost, error and point of a trial."""
     state = str(trial.state) if trial.reason is None else f"{trial.state} ({trial.reason})"
     lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
+    if trial.retry_of is not None:
+        lines.append(f"retry of {trial.retry_of}")
     lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]
     tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
     lines += [f"test {name} {number(value)}" for name, value in tested.items()]

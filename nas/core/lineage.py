@@ -135,7 +135,7 @@ def restore_log(
     recorded but that are missing now are left out (``missing_results``).
 
     Args:
-        in_stage: The trials of one stage, by index.
+        in_stage: The trials of one stage, by number.
         deterministic: Whether the search is deterministic.
         key: Returns the key of a point.
 
@@ -145,10 +145,15 @@ def restore_log(
     finished = {t.number: t for t in in_stage if t.is_finished}
     listed: dict[int, None] = {}
     before: dict[int, None] = {}
-    for index, trial in enumerate(in_stage):
+    indices: dict[int, int] = {}
+    n_proposed = 0
+    for trial in in_stage:
         news = dict.fromkeys(trial.learned)
         is_news = len(news) == len(trial.learned) and news.keys() <= before.keys() - listed.keys()
-        if not is_news or trial.index != index:
+        index = n_proposed if trial.retry_of is None else indices.get(trial.retry_of)
+        n_proposed += trial.retry_of is None
+        indices[trial.number] = trial.index
+        if not is_news or trial.index != index or (trial.retry_of is not None and news):
             path = f"trials/{trial.number:06d}.proposal.json"
             raise CorruptError(f"{path} does not follow from the proposals before it and their results")
         listed |= news

@@ -155,6 +155,8 @@ class Trial:
     """The time of the proposal. All times are UTC seconds since 1970."""
     learned: tuple[int, ...] = ()
     """Trials whose results the tuner learned since the previous proposal, in order."""
+    retry_of: int | None = None
+    """The FAILED trial that it repeats, with the same index and seed (``retry=failed``)."""
 
     state: State = State.WAITING
     reason: Reason | None = None
@@ -323,7 +325,7 @@ class Trial:
         return Trial(
             number=self.number, index=self.index, proposal=self.proposal, stage=self.stage, job=self.job,
             policies=self.policies, seed=self.seed, generation=self.generation, created=self.created,
-            learned=self.learned, state=state,
+            learned=self.learned, retry_of=self.retry_of, state=state,
         )  # fmt: skip
 
     def proposal_record(self) -> dict[str, Any]:
@@ -338,6 +340,7 @@ class Trial:
             "generation": self.generation,
             "created": self.created,
             "learned": list(self.learned),
+            **({} if self.retry_of is None else {"retry_of": self.retry_of}),
             "proposal": self.proposal.to_json(),
         }
 

@@ -88,6 +88,30 @@ def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], se
     return _new_trial(proposal, stage, index, trials, seed)
 
 
+def repeat(failed: Trial, trials: Sequence[Trial]) -> Trial:
+    """Returns a new trial for a FAILED one.
+
+    It has the same point, parents, donors, policies, index and seed.
+
+    Args:
+        failed: The trial to repeat.
+        trials: All trials of the search, by number.
+    """
+    number = len(trials)
+    return Trial(
+        number=number,
+        index=failed.index,
+        proposal=failed.proposal,
+        stage=failed.stage,
+        job=number,
+        policies=failed.policies,
+        seed=failed.seed,
+        generation=failed.generation,
+        created=time.time(),
+        retry_of=failed.number,
+    )
+
+
 def trial_seed(seed: int, stage: str, index: int) -> int:
     """Returns the seed of a trial, below 2^31, from the search's seed, stage and index."""
     digest = hashlib.blake2b(f"{seed}/{stage}/{index}".encode(), digest_size=4).digest()

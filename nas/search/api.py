@@ -32,6 +32,7 @@ def run_search(
     finalists: int = 2,
     retention: Retention | None = None,
     code: Literal["changed"] | None = None,
+    retry: Literal["failed"] | None = None,
 ) -> Summary:
     """Runs a search in this process, one trial at a time, without Prefect.
 
@@ -47,6 +48,8 @@ def run_search(
         retention: The rules for deleting weights; by default all are kept.
         code: ``"changed"`` goes on although code of the problem, the tuner or the stopper has changed. Older trials
             then give weights, but can't win.
+        retry: ``"failed"`` makes a new trial of each FAILED one, which neither the budget of trials nor the tuner's
+            numbers count.
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(
@@ -61,12 +64,13 @@ def run_search(
         raise ConfigurationError(
             f"budget.gpu_hours={pipeline.budget.gpu_hours}: needs a GPU: run_search trains on the CPU"
         )
-    end = pipeline.ended_by()
+    retries = retry == "failed" and bool(pipeline.failed())
+    end = None if retries else pipeline.ended_by()
     found = session_code(
         records, prepared, allow_changes=code == "changed", is_finished=end is not None, notify=logger.warning
     )
     if end is not None:
         return pipeline.summary()
     import_weights(records, search.init)
-    run_in_process(pipeline, code=found, options=options)
+    run_in_process(pipeline, code=found, options=options, retries=retries)
     return pipeline.summary()

@@ -40,7 +40,7 @@ from nas.executors.events import (
 )
 from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
-from nas.search.admission import AdmissionRules, admit, retrain
+from nas.search.admission import AdmissionRules, admit, repeat, retrain
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -327,6 +327,11 @@ class SearchController:
         self._proposals.n_shown_at_wait = n_shown if may_continue else None
         return may_continue
 
+    def retry(self, failed: Iterable[Trial]) -> None:
+        """Proposes each of these trials again, in its stage, before the stages run."""
+        for trial in failed:
+            self._propose(repeat(trial, self.trials))
+
     def _propose(self, trial: Trial) -> None:
         self._records.propose(trial)
         self.trials.append(trial)
@@ -507,7 +512,8 @@ class SearchController:
                 self._allow_ask()
                 return
             case ExtraResult(trial=number, result=result) if self._stateful is not None:
-                self._stateful.add_extra_result(self.trials[number], result)
+                if self.trials[number].retry_of is None:
+                    self._stateful.add_extra_result(self.trials[number], result)
             case JobLeftWorker():
                 self._jobs.job_left(event)
                 self._allow_ask()
@@ -539,7 +545,7 @@ class SearchController:
             self._collector.add(trial)
         self._enforcer.add_result(trial)
         self._proposals.add_result(trial)
-        if self._stateful is not None and self._is_search(trial):
+        if self._stateful is not None and self._is_search(trial) and trial.retry_of is None:
             self._stateful.add_result(trial)
             self._allow_ask()
         self._observe(Finished(trial))

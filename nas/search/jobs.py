@@ -55,7 +55,11 @@ class JobScheduler:
         self._job_indices: dict[int, int] = {}
 
     def restore(self, in_stage: Sequence[Trial]) -> None:
-        """Restores the jobs from the search stage's trials."""
+        """Restores the jobs from the search stage's trials.
+
+        A retry is a job of one trial that no budget counts.
+        """
+        in_stage = [t for t in in_stage if t.retry_of is None]
         self._job_indices = {job: index for index, job in enumerate(dict.fromkeys(t.job for t in in_stage))}
         if not self.plan.requests_trials:
             return
@@ -161,6 +165,8 @@ class JobScheduler:
         self._without_slot.pop(trial.job, None)
         if self._slots.holder(trial.job) is None:
             self._slots.hold(trial.slot or 0, trial.job)
+        if trial.retry_of is not None:
+            return Assignment(trial, tuple(donors), job_index=trial.index)
         n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
         is_last = not is_search or (most is not None and n_finished + 1 >= most)
         return Assignment(trial, tuple(donors), n_finished, is_last, self._index_of(trial.job))

@@ -12,7 +12,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
-from nas.core.trial import Trial
+from nas.core.trial import State, Trial
 from nas.core.validation import check_int
 from nas.executors.events import Event, Finished, Notice, StopRequested
 from nas.executors.executor import Executor
@@ -113,13 +113,28 @@ class SearchPipeline:
         for stage in plan.stages:  # there is no time for the remaining work
             if stage.name in unfinished:
                 return bounds[stage.name]
-        if not self.budget.allows_trial(sum(t.stage == plan.search.name for t in trials)):
+        if not self.budget.allows_trial(sum(t.stage == plan.search.name and t.retry_of is None for t in trials)):
             return "trials"
         if (bound := bounds[plan.search.name]) is not None:
             return bound
         if self._jobs_are_used_up(trials):
             return "jobs"
         return "tuner" if self._tuner_is_exhausted(trials) else None
+
+    def failed(self, trials: Sequence[Trial] | None = None) -> list[Trial]:
+        """Returns the FAILED trials that were not repeated yet.
+
+        Args:
+            trials: All trials; None: they are read.
+
+        Raises:
+            ConfigurationError: the search is deterministic.
+        """
+        if self.prepared.search.deterministic:
+            raise ConfigurationError("retry=failed: must not be given with deterministic=true. Start another search")
+        trials = self.records.load()[0] if trials is None else trials
+        repeated = {trial.retry_of for trial in trials}
+        return [t for t in trials if t.state == State.FAILED and t.number not in repeated]
 
     def _bounds(self, trials: Sequence[Trial]) -> dict[str, Bound | None]:
         """Returns, by stage, the bound that leaves no time for another trial."""
@@ -150,7 +165,7 @@ class SearchPipeline:
 
     def _jobs_are_used_up(self, trials: Sequence[Trial]) -> bool:
         """Returns whether no job is active and the budget allows no new one."""
-        in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name]
+        in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name and t.retry_of is None]
         if self.budget.allows_job(len({t.job for t in in_stage})):
             return False
         return not self.prepared.jobs.active_jobs(in_stage, self.records.ended_jobs())
@@ -173,9 +188,19 @@ class SearchPipeline:
         settings: ControllerSettings,
         *,
         only_finals: bool = False,
+        retries: bool = False,
         observe: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """Runs the stages, tests the finalists and exports the winner."""
+        """Runs the stages, tests the finalists and exports the winner.
+
+        Args:
+            executor: Runs the trials.
+            lease: The right to drive the search.
+            settings: The controller's settings.
+            only_finals: Whether trials of the search stage are left out.
+            retries: Whether FAILED trials run again, as new trials.
+            observe: Called with each event.
+        """
         trials, starts = self.records.load()
         plan = self.prepared.plan
         check_init = self._init_check(observe)
@@ -205,6 +230,8 @@ class SearchPipeline:
             observe=observe_all,
             collector=self._collector(lease, executor),
         )
+        if retries:
+            controller.retry(self.failed(trials))
         while True:
             n_trials = len(controller.trials)
             if only_finals:
@@ -291,6 +318,7 @@ def run_in_process(
     code: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    retries: bool = False,
     observe: Callable[[Event], None] = lambda event: None,
 ) -> None:
     """Runs a pipeline in this process as a session, one trial at a time.
@@ -300,6 +328,7 @@ def run_in_process(
         code: The result of ``session_code``; by default it is called.
         options: The storage options of the search's root.
         device: The device of trials.
+        retries: Whether FAILED trials run again, as new trials.
         observe: Called with each event.
     """
     prepared, records = pipeline.prepared, pipeline.records
@@ -326,7 +355,7 @@ def run_in_process(
             jobs=prepared.jobs,
             code=code_id(code["code"]["problem"]),
         )
-        pipeline.run(executor, lease, settings, observe=observe)
+        pipeline.run(executor, lease, settings, retries=retries, observe=observe)
     finally:
         executor.close()
         lease.close()

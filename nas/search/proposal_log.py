@@ -44,11 +44,12 @@ class ProposalLog:
         """Restores the proposals of a stage, and what the tuner had seen, from the trials."""
         self.stage = stage
         in_stage = self.in_stage()
-        self._numbers = [t.number for t in in_stage]
+        asked = [t for t in in_stage if t.retry_of is None]
+        self._numbers = [t.number for t in asked]
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
         self._log = restore_log(in_stage, deterministic=self._is_deterministic, key=self._key)
-        self._n_seen_by_index = list(itertools.accumulate(len(t.learned) for t in in_stage))
-        self._n_seen = self._n_seen_by_index[-1] if in_stage else 0
+        self._n_seen_by_index = list(itertools.accumulate(len(t.learned) for t in asked))
+        self._n_seen = self._n_seen_by_index[-1] if asked else 0
         self._missing = missing_results(in_stage)
 
     # ---- asking
@@ -60,7 +61,7 @@ class ProposalLog:
 
     @property
     def n_proposed(self) -> int:
-        """The number of trials of the stage: the index of the next proposal."""
+        """The number of the stage's proposals, without retries: the index of the next one."""
         return len(self._numbers)
 
     @property

@@ -253,10 +253,12 @@ class Records:
         """Raises CorruptError if a trial names itself or a later trial; the message names its proposal."""
         for trial in trials:
             donors = [donor for donor in trial.proposal.weight_donors if isinstance(donor, int)]
-            if max((*trial.parents, *donors, *trial.learned), default=-1) >= trial.number:
+            retried = [] if trial.retry_of is None else [trial.retry_of]
+            if max((*trial.parents, *donors, *trial.learned, *retried), default=-1) >= trial.number:
                 raise CorruptError(
                     f"{self.url_of(_proposal_path(trial.number))} can't be read: parents {short_repr(trial.parents)}, "
-                    f"donors {short_repr(donors)} and learned {short_repr(trial.learned)} must be earlier trials"
+                    f"donors {short_repr(donors)}, learned {short_repr(trial.learned)} and retry_of {retried} must be "
+                    "earlier trials"
                 )
 
     def read_start(self, number: int, attempt: int) -> dict[str, Any] | None:

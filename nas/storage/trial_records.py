@@ -126,6 +126,7 @@ def _proposal_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         "generation": checked_int(fields["generation"], "generation"),
         "created": checked_time(fields["created"], "created"),
         "learned": tuple(checked_int(number, "learned") for number in fields["learned"]),
+        "retry_of": None if fields.get("retry_of") is None else checked_int(fields["retry_of"], "retry_of"),
         "proposal": proposal_from_json(fields["proposal"]),
     }
 

@@ -157,12 +157,13 @@ class CallHistory:
         Raises:
             CorruptError: the records contradict one another.
         """
-        trials = sorted(lineage, key=lambda trial: trial.index)
+        retries = {trial.number for trial in lineage if trial.retry_of is not None}  # unknown to the tuner
+        trials = sorted((t for t in lineage if t.number not in retries), key=lambda trial: trial.index)
         calls: dict[int, TunerCall] = {}
         answered: dict[int, list[TunerCall]] = {}
         n_results = 0
         for trial in trials:
-            n_results += len(trial.learned)
+            n_results += len(set(trial.learned) - retries)
             record = CallRecord.of(trial)
             calls |= {call.id: call for call in record.calls if call.id not in calls}
             if (call := calls.get(record.id)) is None or call.job != record.job or call.trial is not None:
@@ -173,7 +174,8 @@ class CallHistory:
             if late.id not in calls or (number := calls[late.id].trial) is None:
                 raise CorruptError(f"a late result is recorded for parameter_id {late.id}, which no trial has")
             parse_result(late.text, number)
-        return cls(sorted(calls.values(), key=lambda call: call.id), list(lineage.finished), answered)
+        results = [trial for trial in lineage.finished if trial.number not in retries]
+        return cls(sorted(calls.values(), key=lambda call: call.id), results, answered)
 
 
 def result_text(trial: Trial, *, include_intermediate: bool) -> str | None:

@@ -1,0 +1,211 @@
+"""New trials for FAILED ones (``retry=failed``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, CorruptError, SearchFailedError
+from nas.core.lineage import restore_log
+from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Reason, State, Trial
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.pipeline import Summary
+from nas.spaces.parameters.space import Int, ParameterSpace
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.job import Job
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
+from nas.tuners.evolution import EvolutionTuner
+from tests.support.problems import network
+
+
+class Breakable(Problem):
+    """Trains as long as the trial's number is not among the broken ones."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 99)})
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+    broken: ClassVar[set[int]] = set()
+    trained: ClassVar[list[int]] = []
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        """Scores the point, and raises if the trial is broken."""
+        self.trained.append(run.number)
+        if run.number in self.broken:
+            raise OSError("no data")
+        run.inherit(net := network())
+        run.save(net)
+        return {"score": run.point["x"] / 100}
+
+
+class Looping(Breakable):
+    """The same with jobs of two trials."""
+
+    def train_many(self, job: Job) -> None:
+        """Trains the trials of a job."""
+        for run in job.trials(2):
+            run.finish(**self.train(run))
+
+
+TUNER = Spec.of(EvolutionTuner, population_size=3, sample_size=2)
+
+
+class Sessions:
+    """Sessions of one search under a root in memory."""
+
+    def __init__(self) -> None:
+        self.root = f"memory://retry/{uuid4().hex}"
+
+    def run(self, n_trials: int, *broken: int, problem: type[Problem] = Breakable, **more: Any) -> Summary:
+        Breakable.broken = set(broken)
+        Breakable.trained.clear()
+        search = Search(problem=Spec.of(problem), tuner=TUNER, deterministic=more.pop("deterministic", False))
+        budget = Budget(jobs=n_trials) if more.pop("jobs", False) else Budget(trials=n_trials)
+        return run_search(search, root=self.root, name="s", budget=budget, finalists=2, **more)
+
+    @property
+    def records(self) -> Records:
+        return Records(open_root(self.root).subfolder("s"))
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    yield Sessions()
+    Breakable.broken = set()
+
+
+def in_search(found: Summary) -> list[Trial]:
+    return sorted((t for t in found.lineage if t.stage == "search"), key=lambda t: t.number)
+
+
+def test_failed_trials_run_again_as_new_ones(sessions: Sessions) -> None:
+    """A retry has the point, parents, donors, policies, index and seed of the failed trial, which stays FAILED."""
+    first = sessions.run(8, 1, 4, 6)
+    before = [sessions.records.read(f"trials/{n:06d}.result.json") for n in (1, 4, 6)]
+    found = sessions.run(8, retry="failed")
+    retries = [t for t in in_search(found) if t.retry_of is not None]
+
+    assert [t.retry_of for t in retries] == [1, 4, 6]
+    assert {t.state for t in retries} == {State.COMPLETE}
+    for trial in retries:
+        failed = found.lineage[trial.retry_of or 0]
+        assert failed.state == State.FAILED
+        assert (trial.proposal, trial.policies, trial.index, trial.seed, trial.generation) == (
+            failed.proposal, failed.policies, failed.index, failed.seed, failed.generation
+        )  # fmt: skip
+    assert [sessions.records.read(f"trials/{n:06d}.result.json") for n in (1, 4, 6)] == before
+    assert not {t.number for t in first.lineage} & set(Breakable.trained)
+    assert any(t.parents for t in retries)
+    assert all(t.inherited for t in retries if t.resolved_donors)
+
+
+def test_neither_budget_nor_tuner_counts_them(sessions: Sessions) -> None:
+    """The budget of trials and the numbers of later proposals are those of a search without retries."""
+    sessions.run(5, 0, 2)
+    sessions.run(5, retry="failed")
+    again = sessions.run(5)
+    found = sessions.run(9)
+    asked = [t for t in in_search(found) if t.retry_of is None]
+
+    assert len(again.lineage) < len(found.lineage)
+    assert [t.index for t in asked] == list(range(9))
+    learned = [number for trial in in_search(found) for number in trial.learned]
+    assert {t.number for t in in_search(found) if t.retry_of is not None} <= set(learned)
+    assert len(learned) == len(set(learned))
+
+
+def test_a_retry_that_fails_can_be_repeated(sessions: Sessions) -> None:
+    """Each failed trial has one retry; another command repeats the retry."""
+    sessions.run(3, 1, 2)
+    n_trials = len(sessions.records.load()[0])
+    sessions.run(3, n_trials, retry="failed")
+    found = sessions.run(3, retry="failed")
+    idle = sessions.run(3, retry="failed")
+
+    chain = {t.retry_of: t.state for t in found.lineage if t.retry_of is not None}
+    assert chain == {1: State.FAILED, 2: State.COMPLETE, n_trials: State.COMPLETE}
+    assert len(idle.lineage) == len(found.lineage)
+    assert Breakable.trained == []
+
+
+def test_an_interrupted_retry_continues(sessions: Sessions) -> None:
+    """Retries are durable before they run, so the next command runs them without the option."""
+    sessions.run(4, 1, 3)
+    n_trials = len(sessions.records.load()[0])
+    Breakable.train, train = interrupt, Breakable.train  # type: ignore[method-assign]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sessions.run(4, retry="failed")
+    finally:
+        Breakable.train = train  # type: ignore[method-assign]
+    found = sessions.run(4)
+
+    assert {t.retry_of: t.state for t in found.lineage if t.retry_of is not None} == {
+        1: State.COMPLETE, 3: State.COMPLETE
+    }  # fmt: skip
+    assert sorted(Breakable.trained)[:2] == [n_trials, n_trials + 1]
+
+
+def interrupt(self: Breakable, run: TrialRun) -> dict[str, float]:
+    raise KeyboardInterrupt
+
+
+def test_failed_finals_and_searches_without_a_score(sessions: Sessions) -> None:
+    """A failed final is trained again, and a search whose trials all failed gets its finals and its winner."""
+    with pytest.raises(SearchFailedError):
+        sessions.run(9, *range(9))  # max_failures
+    n_failed = len(sessions.records.load()[0])
+    final = 2 * n_failed + (9 - n_failed)
+    lost = sessions.run(9, final, final + 1, retry="failed")
+    found = sessions.run(9, retry="failed")
+
+    assert {t.number: t.state for t in lost.lineage if t.stage == "final"} == {
+        final: State.FAILED, final + 1: State.FAILED, final + 2: State.COMPLETE, final + 3: State.COMPLETE
+    }  # fmt: skip
+    finals = {t.number: t for t in found.lineage if t.stage == "final"}
+    assert {t.retry_of: t.state for t in finals.values() if t.retry_of} == {
+        final: State.COMPLETE, final + 1: State.COMPLETE
+    }  # fmt: skip
+    assert found.winner is not None
+    assert found.winner.metrics["score"] == max(t.metrics["score"] for t in finals.values() if t.metrics)
+
+
+def test_in_jobs_that_request_trials_a_retry_is_a_job_of_its_own(sessions: Sessions) -> None:
+    """A retry takes no other trial into its job, and counts as no job of the budget."""
+    sessions.run(3, 1, 2, problem=Looping, jobs=True)
+    found = sessions.run(3, problem=Looping, jobs=True, retry="failed")
+    extended = sessions.run(4, problem=Looping, jobs=True)
+
+    retries = [t for t in found.lineage if t.retry_of is not None]
+    assert [t.state for t in retries] == [State.COMPLETE] * 2
+    assert [t.job for t in retries] == [t.number for t in retries]
+    jobs = {t.job for t in in_search(extended) if t.retry_of is None}
+    assert len(jobs) == 4
+
+
+def test_a_deterministic_search_refuses(sessions: Sessions) -> None:
+    """A retry would change the table, so it does not go with ``deterministic=true``."""
+    sessions.run(2, 1, deterministic=True)
+
+    with pytest.raises(ConfigurationError, match="retry=failed: must not be given with deterministic=true"):
+        sessions.run(2, deterministic=True, retry="failed")
+
+
+@pytest.mark.parametrize("changes", [{"retry_of": 1}, {"index": 1}, {"learned": (0,)}, {"retry_of": 5}])
+def test_records_that_contradict_one_another_are_refused(changes: dict[str, Any]) -> None:
+    """A retry names an earlier trial, has its index, and learned nothing."""
+    first = Trial(number=0, index=0, proposal=Proposal(point={"x": 1})).fail(Reason.EXCEPTION, "why")
+    fields = {"number": 1, "index": 0, "proposal": first.proposal, "retry_of": 0, **changes}
+
+    assert restore_log([first, Trial(**{**fields, "retry_of": 0, "index": 0, "learned": ()})], deterministic=False)
+    with pytest.raises(CorruptError, match=r"trials/000001\.proposal\.json does not follow"):
+        restore_log([first, Trial(**fields)], deterministic=False)

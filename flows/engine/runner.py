@@ -201,7 +201,7 @@ class Engine:
             n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)
         wanted = pipeline.ranking.n_trials_by_stage(n_trials)
         done = [trial for trial in trials if trial.is_finished]
-        with Progress(pipeline.metric, wanted, trials) as progress:
+        with Progress(pipeline.prepared.problem.metrics, wanted, trials) as progress:
             self._signals.display = progress
             if prepared.left_out:
                 names = ", ".join(sorted(prepared.left_out))

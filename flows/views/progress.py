@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.cli.formatting import clean, count, duration, last_line, size
@@ -36,23 +36,23 @@ class Progress:
     Shows trials done and running, the best score, the inherited share and the time left.
 
     Args:
-        metric: Ranks trials.
+        metrics: The problem's metrics; the first is shown.
         wanted: Number of trials per stage, search stage first; None: not known.
         known: Trials of earlier sessions, finished or not.
     """
 
-    def __init__(self, metric: Metric, wanted: Mapping[str, int | None], known: list[Trial]) -> None:
+    def __init__(self, metrics: Sequence[Metric], wanted: Mapping[str, int | None], known: list[Trial]) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
 
-        self._metric = metric
+        self._metrics = metrics
         self._n_wanted = dict(wanted)
         self._search_stage = next(iter(wanted))
         self._n_done = dict.fromkeys(wanted, 0)
         self._n_known = {stage: sum(trial.stage == stage for trial in known) for stage in wanted}
-        self._best: dict[str, tuple[tuple[bool, float, int], Trial]] = {}  # by stage, with its place
+        self._best: dict[str, tuple[tuple[bool, list[float], int], Trial]] = {}  # by stage, with its place
         self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
         self._n_timed = dict.fromkeys(wanted, 0)
         self._share, self._n_shares = 0.0, 0  # their sum, and how many
@@ -152,7 +152,7 @@ class Progress:
         if trial.inherited_share is not None:
             self._share += trial.inherited_share
             self._n_shares += 1
-        place = winner_key(trial, self._metric)
+        place = winner_key(trial, self._metrics)
         if place is not None and (stage not in self._best or place < self._best[stage][0]):
             self._best[stage] = (place, trial)
 
@@ -162,10 +162,10 @@ class Progress:
             parts.append(f"failed {self._n_failed}")
         if stage := next((stage for stage in reversed(self._n_wanted) if stage in self._best), None):
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
-            value = best.metrics[self._metric.name]
-            parts.append(f"best {kind}{self._metric.name} {value:.4f} (trial {best.number})")
+            value = best.metrics[self._metrics[0].name]
+            parts.append(f"best {kind}{self._metrics[0].name} {value:.4f} (trial {best.number})")
         if self._n_shares:
-            parts.append(f"inherited {self._share / self._n_shares:.0%}")
+            parts.append(f"mean inherited {self._share / self._n_shares:.0%}")
         return ", ".join(parts)
 
     def _expected(self) -> dict[str, int | None]:
@@ -212,11 +212,11 @@ class Progress:
 
     def _show(self, trial: Trial) -> None:
         """Prints failures at once; a plain log also has finals, and others every 10 s."""
-        value, total = trial.value(self._metric.name), self._total()
+        value, total = trial.value(self._metrics[0].name), self._total()
         is_due = time.monotonic() - self._last_plain >= PLAIN_EVERY_S or trial.stage != self._search_stage
         if trial.state != State.FAILED and (self._is_live or not is_due):
             return
-        score = f"{self._metric.name} {value:.4f}" if value is not None else str(trial.reason or "without a number")
+        score = f"{self._metrics[0].name} {value:.4f}" if value is not None else str(trial.reason or "without a number")
         text = f"trial {trial.number} ({trial.stage}) {trial.state} {score}"
         if trial.state == State.FAILED and (error := last_line(trial.error)):
             text += f": {error}"

@@ -106,7 +106,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         lineage=Lineage.of(trials),
         tests=records.tests(),
         best=newest_best(records),
-        winner=next(iter(competitors(trials, header.metrics[0], header.stages)), None),
+        winner=next(iter(competitors(trials, header.metrics, header.stages)), None),
         session=session,
         taken=now,
     )

@@ -14,13 +14,13 @@ from nas.core.policy import PolicyPlan, Stage
 from nas.core.trial import State, Trial
 
 
-def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) -> list[Trial]:
+def competitors(trials: Iterable[Trial], metrics: Sequence[Metric], stages: Sequence[str]) -> list[Trial]:
     """Returns the trials that can become the winner, best first.
 
     They are of the last stage that has any. These are its COMPLETE trials or, if it has none, those that reached the
     deadline and saved weights. A trial ended by a stopper has a score, but cannot win.
     """
-    known = [(place, trial) for trial in trials if (place := winner_key(trial, metric)) is not None]
+    known = [(place, trial) for trial in trials if (place := winner_key(trial, metrics)) is not None]
     for stage in reversed(stages):
         if in_stage := sorted((entry for entry in known if entry[1].stage == stage), key=lambda entry: entry[0]):
             kind = in_stage[0][0][0]
@@ -28,14 +28,19 @@ def competitors(trials: Iterable[Trial], metric: Metric, stages: Sequence[str]) 
     return []
 
 
-def winner_key(trial: Trial, metric: Metric) -> tuple[bool, float, int] | None:
-    """Returns the sort key of a possible winner within its stage, or None for other trials."""
+def winner_key(trial: Trial, metrics: Sequence[Metric]) -> tuple[bool, list[float], int] | None:
+    """Returns the sort key of a possible winner within its stage, or None for other trials.
+
+    The first metric decides. The others decide between equal trials, so that none of them is better than the winner.
+    """
     if trial.outdated:
         return None
-    value, is_complete = trial.value(metric.name), trial.state == State.COMPLETE
-    if value is None or not (is_complete or (trial.reached_deadline and trial.checkpoint is not None)):
+    values = [trial.value(metric.name) for metric in metrics]
+    is_complete = trial.state == State.COMPLETE
+    if values[0] is None or not (is_complete or (trial.reached_deadline and trial.checkpoint is not None)):
         return None
-    return not is_complete, -metric.rank(value), trial.number
+    losses = [math.inf if value is None else -m.rank(value) for m, value in zip(metrics, values, strict=True)]
+    return not is_complete, losses, trial.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Ranking:
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the trials that can become the winner, best first."""
-        return competitors(trials, self.metrics[0], [stage.name for stage in self.plan.stages])
+        return competitors(trials, self.metrics, [stage.name for stage in self.plan.stages])
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the finalists that are scored on test data."""

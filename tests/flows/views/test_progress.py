@@ -28,7 +28,7 @@ def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: 
     """
     known = [trial(n, "search", State.COMPLETE) for n in range(4)]
     known += [trial(n, "final", State.COMPLETE) for n in (4, 5)] + [trial(6, "final")]
-    progress = Progress(Metric("score"), {"search": 5, "final": 2}, known)
+    progress = Progress([Metric("score")], {"search": 5, "final": 2}, known)
     for event in (
         *(Proposed(trial(7, "search")), Finished(trial(7, "search", State.COMPLETE))),
         *(Proposed(trial(8, "final")), Finished(trial(6, "final", State.COMPLETE))),
@@ -46,11 +46,11 @@ def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[st
         replace(trial(n, "search", State.STOPPED if n == 2 else State.COMPLETE), metrics={"score": score})
         for n, score in scores.items()
     ]
-    progress = Progress(Metric("score"), {"search": 5}, [])
+    progress = Progress([Metric("score")], {"search": 5}, [])
     for event in (*(Proposed(trial(n, "search")) for n in range(5)), *map(Finished, done)):
         progress.observe(event)
     progress.observe(Finished(replace(trial(4, "search", State.FAILED), reason=Reason.EXCEPTION)))
-    [winner, *_] = competitors(done, Metric("score"), ["search"])
+    [winner, *_] = competitors(done, [Metric("score")], ["search"])
 
     assert winner.number == 1
     assert "best score 0.5000 (trial 1)" in capsys.readouterr().err.splitlines()[-1]

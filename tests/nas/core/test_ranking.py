@@ -23,7 +23,7 @@ def trial(number: int, score: float | None, *, stage: str = "search", state: Sta
 
 
 def ranked(*trials: Trial, metric: Metric = Metric("a"), stages: tuple[str, ...] = STAGES) -> list[int]:  # noqa: B008 - frozen
-    return [trial.number for trial in competitors(trials, metric, stages)]
+    return [trial.number for trial in competitors(trials, [metric], stages)]
 
 
 def test_competitors_are_of_the_last_stage_with_a_score() -> None:
@@ -39,6 +39,15 @@ def test_competitors_are_of_the_last_stage_with_a_score() -> None:
     assert ranked(*search, failed, stopped, *finals) == [6, 5]
     assert ranked(*search, *finals, metric=Metric("a", "minimize")) == [5, 6]
     assert ranked() == []
+
+
+def test_other_metrics_decide_between_equals() -> None:
+    """Of finalists with the same first score, the winner is not worse by the others; a missing value comes last."""
+    finals = [sized(5, 0.9, 30, stage="final"), sized(6, 0.9, 20, stage="final"), sized(7, 0.8, 1, stage="final")]
+    unknown = trial(4, 0.9, stage="final")
+
+    assert [t.number for t in competitors([unknown, *finals], OBJECTIVES, STAGES)] == [6, 5, 4, 7]
+    assert Ranking(PLAN, OBJECTIVES, 2).winner(finals) == finals[1]
 
 
 # ---- several objectives

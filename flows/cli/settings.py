@@ -193,6 +193,8 @@ def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
         ConfigurationError: this machine has no such device.
     """
     chosen = _read_gpus(device, gpus)
+    if device in ("cpu", "mps") and chosen is not None:
+        raise ConfigurationError(f"gpus={gpus}: does not go with device={device}. Leave one of them out.")
     if device == "cpu":
         return "cpu", ()
     import torch
@@ -201,6 +203,8 @@ def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
     has_mps = torch.backends.mps.is_available()
     if device == "cuda" and not n_gpus:
         raise ConfigurationError("device=cuda: torch sees no GPU here. Choose device=auto or cpu.")
+    if chosen is not None and not n_gpus:
+        raise ConfigurationError(f"gpus={gpus}: torch sees no GPU here. Leave gpus out, or choose device=cpu.")
     if device == "mps" and not has_mps:
         raise ConfigurationError("device=mps: torch sees no Apple GPU here. Choose device=auto or cpu.")
     if not n_gpus:

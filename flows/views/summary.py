@@ -70,7 +70,7 @@ def print_summary(
         test = summary.tests.get(winner.number, {})
         if "metrics" in test:
             write("test: " + ", ".join(f"{name} {value:.4f}" for name, value in test["metrics"].items()))
-        elif "error" in test:
+        if "error" in test:
             write(f"test: failed: {test['error']}")
         write(f"ancestors: {line}")
         for line in front_lines(lineage, metrics):

@@ -1,4 +1,4 @@
-"""Tracebacks that start at the user's code."""
+"""Tracebacks that start at the user's code, and errors in one line."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def traceback_of(error: BaseException) -> str:
     frames = [frame for i, frame in enumerate(shown.stack) if i >= first_kept or is_foreign[i]]
     shown.stack = traceback.StackSummary.from_list(frames)
     return "".join(shown.format())
+
+
+def error_line(error: BaseException) -> str:
+    """Returns the error in one line; a note that names the user's method comes first."""
+    name = type(error).__name__
+    told = [*getattr(error, "__notes__", ()), f"{name}: {error}"]
+    line: str = next(text for text in told if f" raised {name}: " in text or text is told[-1])
+    return line.strip().splitlines()[0]
 
 
 def _is_ours(file: str) -> bool:

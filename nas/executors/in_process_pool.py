@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nas.core.errors import ActionError, StorageError
-from nas.core.tracebacks import traceback_of
+from nas.core.tracebacks import error_line, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import ControllerChannel
 from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, StopKind, TrialRequested
@@ -84,7 +84,7 @@ class InProcessPool(WorkerPool):
         except (Exception, SystemExit) as error:
             text = traceback_of(error)
             log.write(text)
-            raise ActionError(f"{type(error).__name__}: {error}\n{text}") from error
+            raise ActionError(f"{error_line(error)}\n{text}") from error
         finally:
             log.put(runtime.files, log_path(trial.number, action))
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from nas.core.errors import HeirloomError, StorageError
-from nas.core.tracebacks import traceback_of
+from nas.core.tracebacks import error_line, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import raise_if_stopped
 from nas.executors.events import ExtraResult, StopKind
@@ -207,6 +207,6 @@ def _run_order(runtime: TrialRuntime, connection: Connection, order: str, argume
     except (Exception, SystemExit) as error:
         text = traceback_of(error)
         print(text, end="", file=sys.stderr)
-        connection.send(("error", f"{type(error).__name__}: {error}\n{text}"))
+        connection.send(("error", f"{error_line(error)}\n{text}"))
     finally:
         _flush()

@@ -82,7 +82,7 @@ class WinnerSelection:
 
     def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
         try:
-            outcome: dict[str, Any] = {"metrics": dict(executor.call("test", trial))}
+            outcome = executor.call("test", trial)
         except ActionError as error:  # an error in the problem's code does not end the search
             outcome = {"error": str(error).strip().splitlines()[0]}
         record = {"trial": trial.number, **outcome}

@@ -45,7 +45,7 @@ class Summary:
         lineage: All trials; finished ones in the order of their numbers.
         winner: The best finalist by the first validation metric, or None if no trial has a score.
         tests: By number of the finalist: ``{"trial": number, "metrics": {...}}``. A failed test has ``"error": line``
-            instead of the metrics. Empty if the problem has no ``test``.
+            without metrics, or with those that it found before. Empty if the problem has no ``test``.
         best: The content of the newest ``best-NNNN.json``, or None.
     """
 

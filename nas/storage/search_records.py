@@ -131,7 +131,7 @@ def check_test(record: Mapping[str, Any], trial: int) -> None:
     checked_int(record.get("trial"), "trial", trial, trial)
     if "metrics" in record:
         checked_numbers(record["metrics"], "metrics")
-    else:
+    if "error" in record or "metrics" not in record:
         checked_fields(record, {"error": (str,)}, others=True)
 
 

@@ -157,7 +157,7 @@ class _Trainer:
         """Tests or exports the trial."""
         answer = self._executor.call(action, trial)
         if action == "test":
-            expect(all(map(is_finite, answer.values())), f"test returned {answer}")
+            expect("error" not in answer and all(map(is_finite, answer["metrics"].values())), f"test returned {answer}")
         else:
             expect(not answer["missing"], f"missing in the export: {answer['missing']}")
 

@@ -96,8 +96,8 @@ class TrialRuntime:
         """Restores torch's settings from before the first trial, with the threads of ``n_slots`` slots."""
         set_torch_settings({**self._defaults, "threads": self.threads_of(n_slots)})
 
-    def test(self, trial: Trial) -> dict[str, float]:
-        """Returns a finalist's scores on test data.
+    def test(self, trial: Trial) -> dict[str, Any]:
+        """Returns a finalist's scores on test data: ``{"metrics": {...}}``, with ``error`` if something failed later.
 
         Raises:
             FloatingPointError: a score is NaN or infinite.
@@ -114,7 +114,7 @@ class TrialRuntime:
             run.close()
         if bad := not_finite(metrics):
             raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
-        return metrics
+        return {"metrics": metrics} | ({} if run.test_error is None else {"error": run.test_error})
 
     def export(self, trial: Trial) -> dict[str, Any]:
         """Publishes the winner's folder under ``best/``; see ``nas.training.export``."""

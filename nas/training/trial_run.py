@@ -80,6 +80,8 @@ class TrialRun(PolicyScaling):
         self.stop: TrialStopped | None = None
         self.returned: str | None = None
         """The result in a format of its own; an adapter sets it before ``finish``. See ``Trial.returned``."""
+        self.test_error: str | None = None
+        """An error of ``test`` after its scores were known, in one line; an adapter sets it."""
         self._files = files
         self.donors = tuple(donors)
         self._own = trial.checkpoint

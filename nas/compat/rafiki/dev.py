@@ -180,7 +180,7 @@ class _SearchRun:
 
     def knobs(self, trial: Trial) -> dict[str, Any]:
         """Returns the knobs of the trial's model."""
-        return knob_values(self.problem.knobs, trial.point, trial.policies)
+        return knob_values(self.problem.knobs, trial.point, trial.policies, self.problem.pinned)
 
     def params(self, trial: Trial) -> Params:
         """Returns the parameters of the trial's model."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nas.compat.rafiki.knobs import BaseKnob, PolicyKnob
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors, to_tensors
-from nas.compat.rafiki.space import fixed_knob, knob_policies, knob_space, knob_values
+from nas.compat.rafiki.space import knob_policies, knob_space, knob_values, replaced_knobs
 from nas.compat.rafiki.template import destroy_after_error, load_template
 from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
+from nas.core.tracebacks import error_line, traceback_of
 from nas.training.code_digests import imported_files
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
@@ -79,7 +80,7 @@ class RafikiProblem(Problem):
             raise ConfigurationError(
                 f"problem.knobs.{unknown[0]}: {self.template.name} has no such knob; its knobs: {known}"
             )
-        self.knobs = {name: self._knob(name, knob) for name, knob in self.template.knobs.items()}
+        self.knobs = replaced_knobs(self.template.knobs, self.pinned)
         self.space = knob_space(self.knobs)
         self.policies = knob_policies({name: knob for name, knob in self.knobs.items() if name not in self.pinned})
         self._check_data({"train_data": train_data, "val_data": val_data, "test_data": test_data, "queries": queries})
@@ -109,12 +110,18 @@ class RafikiProblem(Problem):
         """Returns the score of a loaded model on the test data; the log shows its predictions."""
         metrics: dict[str, float] = {}
         model = self.load(run)
-        with self.template.importing(), self._destroying(model):
-            if self.test_data is not None:
-                metrics["score"] = self._score(model, self.test_data)
-            if self.queries is not None:
-                for query, answer in zip(self._queries, self.predict(model, self._queries), strict=True):
-                    print(f"predict {json.dumps(query):.200}: {json.dumps(answer)}")
+        try:
+            with self.template.importing(), self._destroying(model):
+                if self.test_data is not None:
+                    metrics["score"] = self._score(model, self.test_data)
+                if self.queries is not None:
+                    for query, answer in zip(self._queries, self.predict(model, self._queries), strict=True):
+                        print(f"predict {json.dumps(query):.200}: {json.dumps(answer)}")
+        except (Exception, SystemExit) as error:
+            if not metrics:
+                raise
+            print(traceback_of(error), end="", file=sys.stderr)
+            run.test_error = error_line(error)
         return metrics
 
     @property
@@ -154,9 +161,8 @@ class RafikiProblem(Problem):
         return answers
 
     def _create_model(self, run: TrialRun) -> BaseModel:
-        pinned = {name: v for name, v in self.pinned.items() if isinstance(self.knobs[name], PolicyKnob)}
         with self.template.method_in_errors("__init__"):
-            return self.template.class_(**{**knob_values(self.knobs, run.point, run.policies), **pinned})
+            return self.template.class_(**knob_values(self.knobs, run.point, run.policies, self.pinned))
 
     @contextmanager
     def _destroying(self, model: BaseModel) -> Iterator[None]:
@@ -191,12 +197,6 @@ class RafikiProblem(Problem):
         if not isinstance(found, list):
             raise ConfigurationError(f"problem.queries={self.queries}: must contain a JSON list of queries")
         return found
-
-    def _knob(self, name: str, knob: BaseKnob) -> BaseKnob:
-        """Returns the knob, or the fixed knob that replaces it."""
-        if name not in self.pinned:
-            return knob
-        return fixed_knob(f"problem.knobs.{name}", self.pinned[name], knob)
 
     def _check_data(self, given: Mapping[str, str | None]) -> None:
         for name, value in given.items():

@@ -54,12 +54,21 @@ def knob_policies(knobs: Mapping[str, BaseKnob]) -> frozenset[Policy]:
     return parse_policies(knob.policy for knob in knobs.values() if isinstance(knob, PolicyKnob))
 
 
-def knob_values(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Policy]) -> dict[str, Any]:
-    """Returns the arguments of a model's constructor: every knob in the order of the config."""
+def knob_values(
+    knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset[Policy], pinned: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the arguments of a model's constructor: every knob in the order of the config.
+
+    Args:
+        knobs: The knobs, with those of ``replaced_knobs``.
+        point: The values of all knobs except policies.
+        policies: The policies that are on.
+        pinned: The values of ``problem.knobs``, which hold for policies too.
+    """
     found: dict[str, Any] = {}
     for name, knob in knobs.items():
         if isinstance(knob, PolicyKnob):
-            found[name] = parse_policies([knob.policy]) <= policies
+            found[name] = pinned[name] if name in pinned else parse_policies([knob.policy]) <= policies
         elif isinstance(knob, ArchKnob):
             found[name] = [point[name][str(i)] for i in range(len(knob))]
         else:
@@ -67,7 +76,19 @@ def knob_values(knobs: Mapping[str, BaseKnob], point: Point, policies: frozenset
     return found
 
 
-def fixed_knob(name: str, value: object, knob: BaseKnob) -> BaseKnob:
+def replaced_knobs(knobs: Mapping[str, BaseKnob], pinned: Mapping[str, Any]) -> dict[str, BaseKnob]:
+    """Returns the knobs, with a fixed one for each value of ``problem.knobs``.
+
+    Raises:
+        ConfigurationError: a value has another type than its knob.
+    """
+    return {
+        name: _fixed_knob(f"problem.knobs.{name}", pinned[name], knob) if name in pinned else knob
+        for name, knob in knobs.items()
+    }
+
+
+def _fixed_knob(name: str, value: object, knob: BaseKnob) -> BaseKnob:
     """Returns a knob with a single value, which may be none of its candidates.
 
     A ``PolicyKnob`` is returned unchanged.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nas.compat.rafiki.knobs import PolicyKnob
 from nas.compat.rafiki.model import BaseModel
 from nas.compat.rafiki.params import from_tensors
-from nas.compat.rafiki.space import knob_values
-from nas.compat.rafiki.template import load_template
+from nas.compat.rafiki.space import knob_values, replaced_knobs
+from nas.compat.rafiki.template import Template, load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
+from nas.core.trial import Trial
 from nas.search.finals import newest_best
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -34,7 +36,7 @@ def load_trial_model(
         options: Options for opening the URL.
 
     Raises:
-        ConfigurationError: the search has no winner yet, or the file lacks the class.
+        ConfigurationError: the search has no winner yet, or the file has another template.
         TrialNotFoundError: no trial with that number has parameters.
     """
     records = Records(open_root(url, options))
@@ -47,7 +49,25 @@ def load_trial_model(
     if found is None or found.checkpoint is None:
         raise TrialNotFoundError(f"{url} has no trial {number} with parameters")
     template = load_template(file, class_name)
+    header = records.header() or {}
+    if (trained := header.get("about", {}).get("template")) is None:
+        raise ConfigurationError(f"{url} must be the folder of a search with problem=rafiki")
+    _check_class(template, trained, found)
+    pinned = header["identity"]["problem"]["arguments"].get("knobs", {})
+    knobs = replaced_knobs(template.knobs, pinned)
     with template.importing():
-        model = template.class_(**knob_values(template.knobs, found.point, found.policies))
+        with template.method_in_errors("__init__"):
+            model = template.class_(**knob_values(knobs, found.point, found.policies, pinned))
         template.load(model, from_tensors(TrialRun(found, records.files).restore_tensors()))
     return template.with_imports(model)
+
+
+def _check_class(template: Template, trained: str, trial: Trial) -> None:
+    """Checks that a trial is of the template; ``trained`` names the class of its search."""
+    own = {name for name, knob in template.knobs.items() if not isinstance(knob, PolicyKnob)}
+    if trained.partition(" in ")[0] != template.name or own != trial.point.keys():
+        raise ConfigurationError(
+            f"file={template.file}: must be the template of the search, {trained}; {template.name} has the knobs "
+            f"{', '.join(sorted(own)) or 'none'}, the trial {', '.join(sorted(trial.point)) or 'none'}. "
+            "Give that file, and class_name if it defines several classes"
+        )

@@ -22,6 +22,7 @@ import pytest
 import torch
 from PIL import Image
 
+from flows.views.summary import print_summary
 from nas.compat.rafiki.__main__ import main
 from nas.compat.rafiki.dataset import DatasetUtils, InvalidDatasetFormatException, SingaAutoDatasetUtils
 from nas.compat.rafiki.dev import test_model_class as try_model_class
@@ -48,6 +49,7 @@ from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.tuners.auto import chosen_tuner
+from tests.support.problems import ScoreProblem
 from tests.support.rafiki_data import TEMPLATES, table_files
 
 PROBLEM = "nas.compat.rafiki.problem.RafikiProblem"
@@ -154,7 +156,7 @@ class TestKnobs:
         }
         space = knob_space(knobs)
         point = space.sample(random.Random(0))
-        made = knob_values(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}))
+        made = knob_values(knobs, {**point, "number": 1}, frozenset({Policy.EARLY_STOP}), {})
 
         assert space.to_json()["parameters"]["rate"] == Float(1e-12, 1e-1, log=True).to_json()
         assert space.to_json()["parameters"]["whole"] == Int(1, 8, log=True).to_json()
@@ -297,10 +299,45 @@ class TestTrials:
         found = template.run(queries=str(queries))
         logs = Records(open_root(found.url)).other_logs(found.winner)
 
-        assert found.tests[0] == {"trial": 0, "error": "ZeroDivisionError: division by zero"}
-        assert f"Told.{method} raised ZeroDivisionError: division by zero" in logs["test"]
+        error = f"Told.{method} raised ZeroDivisionError: division by zero"
+        assert found.tests[0] == {"trial": 0, "error": error}
+        assert error in logs["test"]
         assert template.told[-2:] == ["destroy", "teardown"]
         assert (template.told.count("init"), template.told.count("destroy")) == (2, 2)
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({'told("predict")': "1 / 0"}, "Told.predict raised ZeroDivisionError: division by zero"),
+            ({'told("predict")': "exit(3)"}, "Told.predict raised SystemExit: 3"),
+            (
+                {'told("predict")': "return [1]"},
+                "Told.predict raised TypeError: it must return a list of 2 predictions",
+            ),
+            ({'told("predict")': "return [{1}, 2]"}, "Told.predict raised TypeError: Object of type set is not JSON"),
+            (
+                {'told("load")': "self.loaded = 1", 'told("destroy")': "assert not hasattr(self, 'loaded')"},
+                "Told.destroy raised AssertionError",
+            ),
+        ],
+        ids=["raises", "exits", "too_few", "no_json", "destroy"],
+    )
+    def test_a_test_score_outlives_what_fails_later(self, tmp_path: Path, changes: dict[str, str], error: str) -> None:
+        """The score on the test data is kept with the error of predict or destroy, and both are shown."""
+        queries = tmp_path / "queries.json"
+        queries.write_text("[1, 2]")
+        template = TemplateFolder(tmp_path, changes)
+        found = template.run(queries=str(queries), test_data=str(tmp_path / "val"))
+        again = Records(open_root(found.url)).tests()
+        lines: list[str] = []
+        print_summary(found, RafikiProblem.metrics, "root", write=lines.append)
+
+        assert again[0] == found.tests[0]
+        assert found.tests[0]["metrics"] == {"score": found.winner.metrics["score"]}
+        assert found.tests[0]["error"].startswith(error)
+        assert [line.partition(" ")[2] for line in lines if line.startswith("test:")] == [
+            f"score {found.winner.metrics['score']:.4f}", f"failed: {found.tests[0]['error']}",
+        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         ("raising", "error"),
@@ -872,6 +909,43 @@ class TestTryingOut:
         assert first.knobs["x"] == next(iter(found.lineage)).point["x"]  # type: ignore[attr-defined]
         with pytest.raises(TrialNotFoundError, match="no trial 7 with parameters"):
             load_trial_model(found.url, str(template.file), trial=7)
+
+    def test_load_trial_model_with_pinned_knobs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A loaded model and the knobs that tune_model returns have every value of problem.knobs, policies too."""
+        config = (
+            '{"x": FloatKnob(0, 1), "arch": ArchKnob([[0, 1], [2, 3]]), "kind": CategoricalKnob(["a", "b"]), '
+            '"size": FixedKnob(7), "small": PolicyKnob("DOWNSCALE"), "quick": PolicyKnob("EARLY_STOP")}'
+        )
+        template = TemplateFolder(tmp_path, {'{"x": FloatKnob(0, 1)}': config})
+        pins = {"x": 1, "arch": [5, 3], "kind": "c", "size": 9, "small": True, "quick": False}
+        found = template.run(knobs=pins)
+        loaded = load_trial_model(found.url, str(template.file))
+        monkeypatch.setattr(sys, "argv", ["Model.py", "--MODEL_TRIAL_COUNT=1", "--small=true", "--quick=false"])
+        class_ = load_template(str(template.file)).class_
+        knobs, _, _ = tune_model(class_, str(tmp_path / "train"), str(tmp_path / "val"))
+
+        assert loaded.knobs == pins  # type: ignore[attr-defined]
+        assert knobs is not None
+        assert (knobs["small"], knobs["quick"]) == (True, False)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"class Told": "class Other"}, {'{"x": FloatKnob(0, 1)}': '{"depth": FloatKnob(1, 2)}'}],
+        ids=["class", "knobs"],
+    )
+    def test_load_trial_model_of_another_template(self, tmp_path: Path, changes: dict[str, str]) -> None:
+        """Another template is refused with both classes and their knobs, as is a search without a template."""
+        found = TemplateFolder(tmp_path).run()
+        (tmp_path / "elsewhere").mkdir()
+        other = TemplateFolder(tmp_path / "elsewhere", changes)
+        plain = Search(problem=Spec.of(ScoreProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
+        no_template = run_search(plain, root=str(tmp_path / "root"), budget=Budget(trials=1), finalists=1)
+
+        error = r"elsewhere/Model\.py: must be the template of the search, Told in Model\.py; (Told|Other) has .* x\."
+        with pytest.raises(ConfigurationError, match=error):
+            load_trial_model(found.url, str(other.file))
+        with pytest.raises(ConfigurationError, match="must be the folder of a search with problem=rafiki"):
+            load_trial_model(no_template.url, str(other.file))
 
 
 def zip_of(path: Path, **files: bytes) -> str:

@@ -200,7 +200,7 @@ class TestWarmWorker:
         """A finalist is tested in the warm process; an error comes back as a first line and a traceback."""
         good, bad = shop.run(("nothing", 0), ("raise", 0))[-2:]
 
-        assert shop.executor.call("test", good)["pid"] == good.metrics["pid"]
+        assert shop.executor.call("test", good)["metrics"]["pid"] == good.metrics["pid"]
         with pytest.raises(ActionError, match=r"^ValueError: as the point says\n(.|\n)*Traceback"):
             shop.executor.call("test", bad)
 
@@ -249,7 +249,7 @@ class TestDeaths:
         with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGSEGV"):
             shop.executor.call("test", deadly)
         assert shop.records.other_logs(deadly)["test"].startswith("before the crash\n")
-        assert shop.executor.call("test", trial)["score"] == 1.0
+        assert shop.executor.call("test", trial)["metrics"]["score"] == 1.0
 
     def test_output_of_a_test_is_kept(self, open_shop: Callable[..., Shop]) -> None:
         """The output of a test is stored beside the trial's own log."""

@@ -232,7 +232,7 @@ def test_published_momentum_is_neither_restored_nor_exported(tmp_path: Path) -> 
 
     assert child.trial.metrics == {"score": 1.0}
     assert child.trial.inheritance["n_copied"] == len(network().state_dict())
-    assert child.runtime.test(child.trial) == {"score": 1.0}
+    assert child.runtime.test(child.trial) == {"metrics": {"score": 1.0}}
     assert child.read("export.json") == {"missing": {}}
     assert load_file(child.folder / "model.safetensors").keys() == network().state_dict().keys()
 

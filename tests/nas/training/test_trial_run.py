@@ -860,7 +860,9 @@ class TestOtherFrameworks:
 
         spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
 
-        assert TrialRuntime(spec, problem=BodyProblem(test=test), files=workshop.files).test(trial) == {"score": 0.5}
+        assert TrialRuntime(spec, problem=BodyProblem(test=test), files=workshop.files).test(trial) == {
+            "metrics": {"score": 0.5}
+        }
 
 
 class TestLog:

@@ -596,7 +596,7 @@ def test_tests_run_on_workers(shop: Callable[..., Shop]) -> None:
     here.join()
     trials = here.run(2)
 
-    assert here.executor.call("test", trials[0]) == {"score": 0.0}
+    assert here.executor.call("test", trials[0]) == {"metrics": {"score": 0.0}}
     with pytest.raises(ActionError, match="RuntimeError: no test today"):
         here.executor.call("test", trials[1])
 

@@ -174,7 +174,7 @@ def fuzz(search: HostileSearch, data: st.DataObject) -> None:
             original = changed(original, list(data.draw(st.sampled_from(there))), data.draw(ODD))
     text = bytearray(json.dumps(original).encode())
     for _ in range(data.draw(st.sampled_from([0, 0, 0, 1, 2]))):
-        at = data.draw(st.integers(0, len(text) - 1))
+        at = data.draw(st.integers(0, len(text)))
         text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     with search.having(kind, bytes(text)):
         found = search.refusals(kind)

@@ -187,7 +187,7 @@ class Trial:
     inherited: float | None = None
     """Share of parameters inherited from donors, 0 to 1. None: ``run.inherit`` was not called."""
     inheritance: Mapping[str, Any] = field(default_factory=dict)
-    """The report of ``run.inherit``: counts, tensors not copied and the reasons, replaced donors."""
+    """The report of ``run.inherit``: counts, tensors not copied and the reasons, replaced donors; also ``warnings``."""
     attempt: int = 0
     slot: int | None = None
     started: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from nas.inheritance.module_state import unwrapped
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 
@@ -27,6 +28,7 @@ def set_frozen(model: nn.Module, report: InheritanceReport, rules: Rules, epoch:
     Returns:
         The number of frozen elements.
     """
+    model = unwrapped(model)
     frozen: frozenset[str] = getattr(model, _FROZEN, frozenset())
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad or name in frozen}
     copied = {n: p for n, p in learning.items() if n in report.tensors and report.tensors[n].how == "copied"}

@@ -24,7 +24,8 @@ from nas.core.errors import ConfigurationError
 from nas.inheritance.crossover import prefer_origins
 from nas.inheritance.donor_weights import Donor, donor_list, weights_of
 from nas.inheritance.layer_alignment import align, channel_weights, execution_order, layers_of
-from nas.inheritance.module_state import copies_in, load_refusal
+from nas.inheritance.module_state import copies_in, lazy_layers, load_refusal, unwrapped
+from nas.inheritance.reparametrization import layers_among, reparametrized_layers
 from nas.inheritance.replay import replay_on_best
 from nas.inheritance.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.inheritance.rules import Rules
@@ -62,6 +63,9 @@ def inherit(
       features overlap from index 0 on, kernels around the middle. ``Rules.rest`` fills the rest.
     * Nothing: it stays as it is ("new").
 
+    The tensors of a reparametrized layer (``nas.inheritance.reparametrization``) are copied from one donor that has all
+    of them, or all stay new.
+
     With several donors, a layer's bias and the norm after it prefer the donor of the layer's weight. Scales and
     statistics belong to its channels.
 
@@ -72,6 +76,9 @@ def inherit(
 
     Only the tensors in use are read; a derivation reads all of one donor's graph. Published optimizer state is ignored.
     If hooks make the ``state_dict`` of copies, they are loaded, or stay new if ``load_state_dict`` refuses them.
+
+    Lazy layers without sizes inherit nothing; a note says so. A network inside ``torch.compile`` or ``DataParallel``
+    inherits as itself.
 
     Args:
         model: The child, newly initialized.
@@ -89,12 +96,17 @@ def inherit(
     rules = Rules() if rules is None else rules
     if not isinstance(rules, Rules):
         raise ConfigurationError(f"rules={type(rules).__name__}: must be nas.inheritance.rules.Rules. Give Rules(...).")
-    donors = donor_list(donors)
+    model = unwrapped(model)
+    donors = [unwrapped(donor) if isinstance(donor, nn.Module) else donor for donor in donor_list(donors)]
     weights = [weights_of(donor) for donor in donors]
     _check_derivation(derivation, parents, len(weights))
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()
     orders, notes = _execution_orders(model, donors)
+    if lazy := lazy_layers(model):
+        notes.append(
+            f"lazy layers {', '.join(lazy)} have no sizes and inherit nothing: run one batch through them first"
+        )
     aligned = [_aligned(state, donor.shapes, *order, rules) for donor, order in zip(weights, orders, strict=True)]
     donor_names = {name for tensors in (*aligned, *(donor.shapes for donor in weights)) for name in tensors}
     roles = Roles(model)
@@ -116,11 +128,16 @@ def inherit(
             replayed, refusals = replay_on_best(derivation, model, weights, inheriting, parents)
             notes += refusals
         left = [child for child in inheriting if child.result is None]
+        reparametrized = layers_among(reparametrized_layers(model, state), left)
+        for layer in reparametrized:
+            layer.choose_donor(weights)
         if len(weights) > 1:
             order = next((own for own, _ in orders if own), ())
             inherit_by_layer(left, children, channel_weights(layers_of(state, order)), weights)
         else:
             inherit_tensors(left, weights)
+        while any(layer.undo_part() for layer in reparametrized):  # layers may share a tensor
+            pass
     if copied and refusal is None:
         model.load_state_dict(state)
     return replace(report_of(children, state, bool(weights), left_out), replayed=replayed, notes=tuple(notes))

@@ -20,7 +20,7 @@ _MAX_CELLS = 4_000_000  # 2,000 blocks each: half a second and 32 MB
 
 
 class LayerTensors(NamedTuple):
-    """The tensors of one module, without those of its submodules.
+    """The tensors of one module, with those of its parametrizations and without those of its submodules.
 
     Attributes:
         prefix: The prefix of their names.
@@ -50,8 +50,8 @@ def layers_of(state: Mapping[str, Tensor], order: Sequence[str] = ()) -> list[La
     named = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and not is_lazy(tensor)}
     own_names: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(named):
-        own_names[name.rpartition(".")[0]].append(name)
-    groups = [(prefix, own_names[prefix]) for prefix in dict.fromkeys(name.rpartition(".")[0] for name in named)]
+        own_names[_prefix(name)].append(name)
+    groups = [(prefix, own_names[prefix]) for prefix in dict.fromkeys(map(_prefix, named))]
     positions = {prefix: position for position, prefix in enumerate(order)}
     groups.sort(key=lambda group: positions.get(group[0], len(positions)))
     channel_layer = ""
@@ -59,9 +59,16 @@ def layers_of(state: Mapping[str, Tensor], order: Sequence[str] = ()) -> list[La
     for prefix, names in groups:
         if any(named[name].ndim > 1 for name in names):
             channel_layer = prefix
-        own = tuple((name.rpartition(".")[2], tuple(named[name].shape), _kind(named[name].dtype)) for name in names)
+        start = len(prefix) + 1 if prefix else 0
+        own = tuple((name[start:], tuple(named[name].shape), _kind(named[name].dtype)) for name in names)
         layers.append(LayerTensors(prefix, own, sum(named[name].numel() for name in names), channel_layer))
     return layers
+
+
+def _prefix(name: str) -> str:
+    """Returns the name of the module that owns a tensor, or whose parametrization does."""
+    owner, is_parametrization, _ = f".{name}".partition(".parametrizations.")
+    return (owner if is_parametrization else owner.rpartition(".")[0]).removeprefix(".")
 
 
 def _kind(dtype: torch.dtype) -> str:

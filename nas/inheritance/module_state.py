@@ -1,10 +1,13 @@
-"""Tensors of a ``state_dict`` that are copies and have to be loaded back."""
+"""The state of a module: wrappers, lazy layers, and a ``state_dict`` of copies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from nas.inheritance.shape_rules import storage_refusal
 
@@ -13,6 +16,38 @@ def copies_in(state: Mapping[str, object], model: nn.Module) -> set[str]:
     """Returns the names of entries that are copies: writing into them does not change the module."""
     own = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
     return {name for name, value in state.items() if not isinstance(value, Tensor) or _address(value) not in own}
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Returns the network inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``.
+
+    They put a prefix before the names of all tensors, and torch can't export them.
+    """
+    while True:
+        inner = model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
+        inner = getattr(inner, "_orig_mod", inner)  # of torch.compile; its class takes a second to import
+        if inner is model:
+            return model
+        model = inner
+
+
+def lazy_layers(model: nn.Module) -> list[str]:
+    """Returns the names of the lazy layers that have no sizes yet."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return list(
+        dict.fromkeys(name.rpartition(".")[0] or "(the network)" for name, tensor in tensors if is_lazy(tensor))
+    )
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Loads a ``state_dict`` with exactly the names of the module.
+
+    Lazy layers get the sizes of the tensors.
+    """
+    model.load_state_dict(tensors)
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.num_features == 0 and (sized := [*module.parameters()]):
+            module.num_features = len(sized[0])  # torch forgets it, and a lazy instance norm then refuses its input
 
 
 def load_refusal(state: Mapping[str, object], model: nn.Module) -> str | None:

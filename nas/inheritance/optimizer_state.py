@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from nas.core.errors import ConfigurationError
 from nas.inheritance.donor_weights import Donor, LazyWeights, donor_list, weights_of
 from nas.inheritance.inherit import report_of
+from nas.inheritance.module_state import unwrapped
+from nas.inheritance.reparametrization import REFUSAL, reparametrized_layers
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.inheritance.tensor_matching import ChildTensor, inherit_tensors, tensor_sources
@@ -38,7 +40,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     """
     return {
         f"{OPTIMIZER}{kind}/{name}": value.detach()
-        for name, parameter in model.named_parameters()
+        for name, parameter in unwrapped(model).named_parameters()
         for kind, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
@@ -63,17 +65,22 @@ def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         name = type(optimizer).__name__
         raise ConfigurationError(f"optimizer={name}: can't inherit its state. Leave it fresh, or choose another.")
+    model = unwrapped(model)
     weights = [weights_of(donor) for donor in donor_list(donors)]
     published = [_kinds(donor) for donor in weights]
     first_state = _first_state(optimizer, model) if any(published) else {}
     parameters, roles, rules = dict(model.named_parameters()), Roles(model), Rules(rest="own")
+    whole = {name for names in reparametrized_layers(model, parameters).values() for name in names}
 
     def child_of(name: str, kind: str, donors: Collection[int]) -> ChildTensor:
         """Returns one tensor of the state, with its sources among donors with these indices."""
         key, tensor = f"{OPTIMIZER}{kind}/{name}", first_state[name][kind]
         role = roles.of([name]) if tensor.shape == parameters[name].shape else Role(is_parameter=True)
         sources = tensor_sources([key], tensor, weights, [{}] * len(weights), rules)
-        return ChildTensor([key], tensor, [source for source in sources if source.donor in donors], role, rules)
+        child = ChildTensor([key], tensor, [source for source in sources if source.donor in donors], role, rules)
+        if name in whole:
+            child.take_whole(next(filter(None, map(child.whole_source, sorted(donors))), None), REFUSAL)
+        return child
 
     groups: dict[str, dict[str, ChildTensor]] = {}
     for name, state in first_state.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -70,6 +71,24 @@ class ChildTensor:
     def prefer(self, source: TensorSource, without: Container[int]) -> None:
         """Puts a source first, and removes all other sources from the donors with these indices."""
         self._sources = [source, *(other for other in self._sources if other.donor not in without)]
+
+    def whole_source(self, donor: int) -> TensorSource | None:
+        """Returns the best source from this donor that has the tensor's shape, or None."""
+        return next(
+            (
+                source
+                for source in self._sources
+                if source.donor == donor and not is_lazy(source.tensor) and source.tensor.shape == self.tensor.shape
+            ),
+            None,
+        )
+
+    def take_whole(self, source: TensorSource | None, refusal: str) -> None:
+        """Leaves this source alone, whose values are neither shrunk nor perturbed; None: the tensor stays new."""
+        self._rules = replace(self._rules, shrink=1.0, perturb=0.0)
+        if source is None and self._sources:
+            self.refusal = self.refusal or refusal
+        self._sources = [] if source is None else [source]
 
     def prefer_donor(self, donor: int) -> None:
         """Puts the sources from this donor first."""

@@ -204,6 +204,7 @@ class SearchPipeline:
         trials, starts = self.records.load()
         plan = self.prepared.plan
         check_init = self._init_check(observe)
+        shown: set[str] = set()
 
         def observe_all(event: Event) -> None:
             if isinstance(event, StopRequested):
@@ -211,6 +212,11 @@ class SearchPipeline:
             observe(event)
             if isinstance(event, Finished):
                 check_init(event.trial)
+                for text in event.trial.inheritance.get("warnings", ()):
+                    kind = text.partition(":")[0]
+                    if kind not in shown:
+                        shown.add(kind)
+                        observe(Notice(f"trial {event.trial.number}: {text}"))
 
         planner = self._planner(lambda: controller.trials)
         controller = SearchController(

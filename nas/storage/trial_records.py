@@ -242,4 +242,7 @@ def _inheritance(summary: dict[str, Any]) -> dict[str, Any]:
     for donor in (*replaced.values(), *lost):
         checked_donor(donor, "inheritance: a donor")
     checked_numbers(summary.get("given", {}), "inheritance: given")
+    warnings = summary.get("warnings", [])
+    if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
+        raise CorruptError(f"inheritance: warnings must not be {short_repr(warnings)}")
     return summary

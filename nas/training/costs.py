@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from nas.inheritance.module_state import lazy_layers
+
 N_PASSES = 10
 """Most forward passes that are timed."""
 PASSES_S = 0.25
@@ -43,6 +45,8 @@ class NetworkCost(Mapping[str, int]):
         return len(self._counts)
 
     def _parameters(self) -> int:
+        if lazy_layers(self._network):
+            self._flops()  # a forward pass gives them their sizes
         return sum(parameter.numel() for parameter in self._network.parameters())
 
     def _flops(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import StorageError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import Reference
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
@@ -37,6 +37,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
     """
     import torch
 
+    from nas.training.export_parts import export_parts
+
     folder = f"best/{trial.number:06d}-{secrets.token_hex(4)}"
     missing: dict[str, str] = {}
     architecture: dict[str, Any] = {
@@ -54,7 +56,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         missing["program.pt2"] = "the trial saved no weights (`run.save(model)`)"
     else:
         try:
-            model, example = problem.export(run)
+            model, example = export_parts(problem.export(run))
+            model = model.cpu().eval()
             architecture["modules"] = {name: repr(module) for name, module in model.named_children()}
             architecture["inputs"] = [{"shape": list(tensor.shape), "dtype": str(tensor.dtype)} for tensor in example]
             program = exported_program(model, example)
@@ -88,18 +91,31 @@ def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) 
     """Returns the program of a network in eval mode, for any batch size from 1.
 
     Args:
-        model: The network. It is left in eval mode.
+        model: The network, in eval mode.
         example: Its inputs, each of shape ``(2, ...)``; torch would treat a batch size of 1 as a constant.
 
     Raises:
+        ConfigurationError: the network does not accept the inputs, or other batch sizes, or torch can't export it.
         AssertionError: the program's output for the example differs from the network's.
     """
     import torch
 
-    model = model.eval()
     with torch.no_grad(), _quiet():
-        program = torch.export.export(model, example, dynamic_shapes=_any_batch(example))
-        torch.testing.assert_close(program.module()(*example), model(*example))
+        try:
+            expected = model(*example)  # also gives lazy layers, whose weights are loaded, their final class
+        except Exception as error:
+            raise ConfigurationError(
+                f"export returned a network that does not accept its example batch: {_reason(error)}"
+            ) from error
+        try:
+            program = torch.export.export(model, example, dynamic_shapes=_any_batch(example))
+        except Exception as error:
+            raise ConfigurationError(
+                "export returned a network for one batch size: must accept any. Write x.flatten(1), not fixed sizes"
+                if "specialized it to be a constant" in str(error)
+                else f"export returned a network that torch.export can't convert: {_reason(error)}"
+            ) from error
+        torch.testing.assert_close(program.module()(*example), expected)
     return program
 
 
@@ -166,5 +182,10 @@ def _quiet() -> Iterator[None]:
 def _one_line(error: Exception) -> str:
     """Returns an error's first line. Its traceback goes to the worker's log."""
     traceback.print_exception(error, file=sys.stderr)
+    return str(error) if isinstance(error, ConfigurationError) else _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    """Returns the type and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -34,6 +34,7 @@ class TrialRuntime:
         self.problem: Problem = spec.problem.build() if problem is None else problem
         torch.set_num_threads(spec.n_threads)
         self._defaults = torch_settings()
+        self.has_checked_export = Ability.EXPORT not in self.problem.abilities
 
     def run(self, assignment: Assignment, channel: TrialChannel) -> Trial | None:
         """Runs the attempt and records its result.

@@ -36,9 +36,15 @@ class TrainableProblem(Protocol):
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
         """Returns metrics of a point that are measured before training."""
 
+    def export(self, run: TrialRun) -> object:
+        """Returns the trained network and an example batch."""
+
 
 class RuntimeContext(Protocol):
     """The part of ``TrialRuntime`` that attempts and jobs use."""
+
+    has_checked_export: bool
+    """Whether the result of the problem's ``export`` was checked in this process, or it has none."""
 
     @property
     def spec(self) -> RuntimeSpec:

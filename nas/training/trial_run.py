@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from nas.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
+MAX_WARNING = 400
+"""Letters of a warning that are kept in the trial's record."""
 
 
 class TrialRun(PolicyScaling):
@@ -76,6 +78,8 @@ class TrialRun(PolicyScaling):
         self._parents = trial.proposal.parents
         self.device = device
         self.inheritance: InheritanceReport | None = None
+        self.warnings: list[str] = []
+        """Texts about the problem's code that the command shows, each kind once."""
         self.curve: list[tuple[int, dict[str, float]]] = []
         self.stop: TrialStopped | None = None
         self.returned: str | None = None
@@ -154,12 +158,18 @@ class TrialRun(PolicyScaling):
             CorruptError: they have other content than was published; likewise.
         """
         from nas.inheritance.inherit import inherit
+        from nas.inheritance.module_state import lazy_layers
         from nas.spaces.graphs.derivation import derivation_from_json
 
         self._check_open("inherit")
         self._check_readable()
         for tensors in self._donor_tensors:
             tensors.cache = cache or {}
+        if lazy := lazy_layers(model):
+            self.warn(
+                f"run.inherit: lazy layers {', '.join(lazy[:4])} have no sizes and inherit nothing. "
+                "Run one batch through the network before run.inherit."
+            )
         derivation = derivation_from_json(self.derivation)
         index_of = {donor.donor: index for index, donor in enumerate(self.donors)}
         parents = [index_of.get(parent) for parent in self._parents]
@@ -171,6 +181,11 @@ class TrialRun(PolicyScaling):
             report = replace(report, notes=(*report.notes, note))
         self.inheritance = report
         return report
+
+    def warn(self, text: str) -> None:
+        """Adds a warning about the problem's code, which the command shows."""
+        if text not in self.warnings:
+            self.warnings.append(text[:MAX_WARNING])
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
         """Copies into a new optimizer what fits of the state that donors published.
@@ -225,23 +240,25 @@ class TrialRun(PolicyScaling):
     def restore(self, model: torch.nn.Module) -> torch.nn.Module:
         """Loads this trial's published weights into ``model`` and moves it to ``device``, for ``test`` and ``export``.
 
-        Published optimizer state (`nas.inheritance.optimizer_state`) is not loaded.
+        Lazy layers get the sizes of the published tensors. Published optimizer state
+        (`nas.inheritance.optimizer_state`) is not loaded.
 
         Raises:
             LookupError: the trial published no weights.
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
-        from nas.inheritance.module_state import copies_in
+        from nas.inheritance.module_state import copies_in, lazy_layers, load_weights, unwrapped
         from nas.storage.lazy_weights import StoredWeights
         from nas.storage.tensor_names import is_weight
 
         weights = StoredWeights(self._files, self._own, is_weight)
-        state = model.state_dict()
-        if not copies_in(state, model) and weights.fits(state):
+        network = unwrapped(model)
+        state = network.state_dict()
+        if not lazy_layers(network) and not copies_in(state, network) and weights.fits(state):
             weights.read_into(state)
         else:
-            model.load_state_dict(weights.read_all(), strict=True)
+            load_weights(network, weights.read_all())
         return model.to(self.device)
 
     def finish(self, **metrics: float) -> None:
@@ -343,11 +360,23 @@ class TrialRun(PolicyScaling):
 
         The last save before the trial ends is published.
 
-        Only tensors that no donor in this search has are written.
+        Only tensors that no donor in this search has are written. A network inside ``torch.compile`` or
+        ``DataParallel`` is saved by its own names.
+
+        Raises:
+            ConfigurationError: the module has lazy layers without sizes.
         """
         from torch import nn
 
+        from nas.inheritance.module_state import lazy_layers, unwrapped
+
         self._check_open("save")
+        if isinstance(model, nn.Module):
+            model = unwrapped(model)
+            if lazy := lazy_layers(model):
+                raise ConfigurationError(
+                    f"run.save: lazy layers {', '.join(lazy)} must have sizes. Run one batch through the network first."
+                )
         tensors = model.state_dict() if isinstance(model, nn.Module) else model
         donors = [tensors.weights.manifest for tensors in self._donor_tensors if isinstance(tensors.donor, int)]
         earlier, path = self._saved, f"packs/{self._stem}-{self._n_packs}.safetensors"
@@ -439,10 +468,11 @@ class TrialRun(PolicyScaling):
 
         If several donors gave parameters, ``given`` has the share of each, by its name.
         """
+        warnings = {"warnings": self.warnings} if self.warnings else {}
         if self.inheritance is None:
-            return {}
+            return warnings
         given = {str(self.donors[index].donor): share for index, share in self.inheritance.given.items()}
-        return {**self.inheritance.summary(), **({"given": given} if len(given) > 1 else {})}
+        return {**self.inheritance.summary(), **({"given": given} if len(given) > 1 else {}), **warnings}
 
 
 class _DonorTensors:

@@ -262,6 +262,36 @@ class LateProblem(FilledProblem):
 OTHER = {"stem.conv": torch.ones(3, 3)}
 
 
+class LazyProblem(FilledProblem):
+    """Inherits before its layers have sizes, and exports what can't be exported."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        run.inherit(torch.nn.LazyLinear(run.point["width"]))
+        run.save(torch.nn.Linear(2, 2))
+        return {"sum": 1.0}
+
+    def export(self, run: TrialRun) -> Any:
+        return {"network": run.restore(torch.nn.Linear(2, 2))}
+
+
+def test_warnings_are_told_after_the_first_trial(tmp_path: Path) -> None:
+    """Warnings about the problem's code are notices: each kind once a session, at the first trial that has it."""
+    prepared = replace(search("random.RandomTuner", SearchInit()), problem=Spec.of(LazyProblem)).build()
+    records = open_records(open_root(str(tmp_path)).subfolder("search"))
+    claim_identity(records, prepared)
+    events: list[Event] = []
+
+    run_in_process(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
+    first = [type(event).__name__ for event in events].index("Finished")
+
+    assert [event.text for event in events if isinstance(event, Notice)] == [
+        "trial 0: run.inherit: lazy layers (the network) have no sizes and inherit nothing. "
+        "Run one batch through the network before run.inherit.",
+        "trial 0: export returned dict: must return the network and an example batch. Write `return network, (x[:2],)`",
+    ]
+    assert [type(event).__name__ for event in events[first + 1 : first + 3]] == ["Notice", "Notice"]
+
+
 @pytest.mark.parametrize(
     ("kind", "tensors", "first"),
     [

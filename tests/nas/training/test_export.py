@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -273,7 +273,7 @@ def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
     ("problem", "why"),
     [
         (BrokenExport(), "NotImplementedError: no program of this network"),
-        (BatchOfOne(), ""),
+        (BatchOfOne(), "export returned a network for one batch size: must accept any"),
         (ScoreProblem(), "the problem defines no `export(run)`, which returns the network and an example batch"),
         (ExportProblem(saves=False), "the trial saved no weights (`run.save(model)`)"),
     ],
@@ -290,6 +290,71 @@ def test_missing_program_is_explained(
     assert exported.answer["missing"] == missing
     names = {path.name for path in exported.folder.iterdir()}
     assert names == {"architecture.json", "export.json", "model.safetensors"} - missing.keys()
+
+
+ACCEPTED: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "tensor": lambda model, batch: (model, batch),
+    "list": lambda model, batch: [model, [batch]],
+    "batch of one": lambda model, batch: (model, batch[:1]),
+    "training mode": lambda model, batch: (model.train(), (batch,)),
+    "compiled": lambda model, batch: (torch.compile(model, backend="eager"), (batch,)),
+    "compiled inside": lambda model, batch: (nn.Sequential(torch.compile(model, backend="eager")), (batch,)),
+    "parallel": lambda model, batch: (nn.DataParallel(model), (batch,)),
+}
+REFUSED: dict[str, tuple[Callable[[nn.Module, torch.Tensor], object], str]] = {
+    "nothing": (lambda model, batch: None, "export returned NoneType: must return the network and an example batch"),
+    "network": (lambda model, batch: model, "export returned Sequential: must return the network"),
+    "dict": (lambda model, batch: {"model": model}, "export returned dict: must return the network"),
+    "order": (lambda model, batch: (batch, model), "export returned tuple(Tensor, Sequential): must return"),
+    "program": (lambda model, batch: (torch.jit.trace(model, batch), batch), "export returned a ScriptModule: must"),
+    "array": (lambda model, batch: (model, batch.numpy()), "export returned the network and ndarray: must return"),
+    "no batch": (lambda model, batch: (model, ()), "export returned the network and tuple: must return"),
+    "batches": (lambda model, batch: (model, (batch, batch[:1])), "must have one batch size of at least 1, first"),
+    "empty": (lambda model, batch: (model, batch[:0]), "must have one batch size of at least 1, first"),
+    "size": (lambda model, batch: (model, batch[:, :1]), "a network that does not accept its example batch"),
+}
+LATE = {"size"}
+"""Found by the winner's export alone."""
+
+
+class FormProblem(TrainedProblem):
+    """Its ``export`` returns what ``form`` makes of the network and a batch."""
+
+    form: Callable[[nn.Module, torch.Tensor], object]
+
+    def export(self, run: TrialRun) -> Any:
+        return self.form(run.restore(network()), torch.zeros(2, N_INPUTS))
+
+
+def test_forms_of_export_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lone tensor, lists, a batch of one, and compiled or parallel networks give the same program."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    problem = FormProblem()
+    problem.form = ACCEPTED["tensor"]
+    exported = export(problem, tmp_path)
+    batch, expected = (given := torch.randn(7, N_INPUTS)), trained().eval()(given)
+
+    for name, form in ACCEPTED.items():
+        problem.form = form
+        answer = exported.runtime.export(exported.trial)
+        assert answer["missing"].keys() == {"model.onnx"}, name
+        program = torch.export.load(str(tmp_path / answer["export"] / "program.pt2")).module()
+        torch.testing.assert_close(program(batch), expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_forms_of_export_are_refused(name: str, tmp_path: Path) -> None:
+    """Anything else is refused in one line, in the first trial's warnings and again in the winner's export."""
+    problem = FormProblem()
+    problem.form, why = REFUSED[name]
+
+    exported = export(problem, tmp_path)
+    line = exported.answer["missing"]["program.pt2"]
+
+    assert why in line
+    assert "\n" not in line
+    assert exported.trial.inheritance.get("warnings", []) == ([] if name in LATE else [line])
 
 
 def test_second_export_does_not_overwrite(exported: Exported) -> None:

@@ -1,3 +1,6 @@
+import torch
+from torch import nn
+
 from nas import Ability, Problem
 from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem
 
@@ -30,6 +33,22 @@ def test_a_problem_with_a_network_has_static_metrics_and_measures():
     gained = NetworkProblem().abilities - ExportProblem().abilities
 
     assert gained == {Ability.BUILD, Ability.EXAMPLE_INPUTS, Ability.STATIC_METRICS, Ability.MEASURE}
+
+
+class LazyProblem(ExportProblem):
+    """A problem whose network has lazy layers."""
+
+    def build(self, point):
+        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+
+    def example_inputs(self):
+        return (torch.zeros(1, 3),)
+
+
+def test_lazy_networks_are_counted():
+    """A forward pass gives lazy layers their sizes, so that parameters and FLOPs are known."""
+
+    assert dict(LazyProblem().static_metrics({})) == {"parameters": 4 * 3 + 4 + 2 * 4, "flops": 2 * 3 * 4}
 
 
 def test_a_problem_may_lack_an_ability_that_its_class_defines():

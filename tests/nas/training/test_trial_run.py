@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -44,6 +45,17 @@ from tests.support.graph_networks import STARTS
 from tests.support.problems import BodyProblem, network
 
 Body = Callable[[TrialRun], object]
+LAZY: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
+    "linear": (lambda: nn.Sequential(nn.LazyLinear(4)), torch.arange(12.0).reshape(2, 6)),
+    "convolution": (lambda: nn.Sequential(nn.LazyConv2d(4, 3)), torch.arange(96.0).reshape(2, 3, 4, 4)),
+    "transposed": (lambda: nn.Sequential(nn.LazyConvTranspose1d(4, 3)), torch.arange(24.0).reshape(2, 3, 4)),
+    "batch norm": (lambda: nn.Sequential(nn.LazyBatchNorm1d()), torch.arange(12.0).reshape(2, 6)),
+    "instance norm": (
+        lambda: nn.Sequential(nn.LazyInstanceNorm1d(affine=True, track_running_stats=True)),
+        torch.arange(24.0).reshape(2, 3, 4),
+    ),
+}
+"""Networks of one lazy layer, and a batch for each."""
 
 
 class Workshop:
@@ -643,6 +655,60 @@ class TestWeights:
         assert workshop.train(child, donors=[donor]).metrics == {"score": pytest.approx(4.0)}
         restored = TrialRun(donor, workshop.files).restore(copying())
         assert torch.equal(restored.get_parameter("0.weight"), torch.full((4, 3), 1 / 3))
+
+    @pytest.mark.parametrize("kind", LAZY)
+    def test_lazy_network_is_restored_and_told(self, workshop: Workshop, kind: str) -> None:
+        """Lazy layers are restored with their sizes; if they are still without, they inherit nothing with a warning."""
+        build, inputs = LAZY[kind]
+
+        def parent(run: TrialRun) -> object:
+            model = build()
+            model(inputs)
+            run.save(model)
+            run.inherit(build())
+            return {"score": model.eval()(inputs).sum().item()}
+
+        def early(run: TrialRun) -> object:
+            run.save(build())
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = build()
+            model(inputs)
+            return {"score": run.inherit(model).share}
+
+        donor = workshop.train(parent)
+        restored = TrialRun(donor, workshop.files).restore(build())
+
+        assert restored.eval()(inputs).sum().item() == donor.metrics["score"]
+        assert donor.inheritance["warnings"] == [
+            "run.inherit: lazy layers 0 have no sizes and inherit nothing. "
+            "Run one batch through the network before run.inherit."
+        ]
+        assert workshop.train(child, donors=[donor]).metrics == {"score": 1.0}
+        assert "run.save: lazy layers 0 must have sizes" in str(workshop.train(early).error)
+
+    @pytest.mark.parametrize(
+        "wrap", [partial(torch.compile, backend="eager"), nn.DataParallel], ids=["compiled", "parallel"]
+    )
+    def test_wrapped_network_has_its_own_names(self, workshop: Workshop, wrap: Callable[..., nn.Module]) -> None:
+        """A compiled or parallel network is saved, inherited and restored like the network in it."""
+
+        def parent(run: TrialRun) -> object:
+            model = wrap(network())
+            nn.init.constant_(next(model.parameters()), 1 / 3)
+            run.save(model)
+            return {"score": run.inherit(model).share}
+
+        donor = workshop.train(parent)
+        child = workshop.train(parent, donors=[donor])
+        restored = TrialRun(donor, workshop.files).restore(wrap(network()))
+
+        assert (donor.metrics, child.metrics) == ({"score": 0.0}, {"score": 1.0})
+        assert (
+            StoredWeights(workshop.files, weights_of(donor).checkpoint).shapes.keys() == network().state_dict().keys()
+        )
+        assert torch.equal(next(restored.parameters()), torch.full((4, 3), 1 / 3))
 
     @pytest.mark.parametrize("damage", ["delete", "replace"])
     def test_damaged_donor_fails_the_child(self, workshop: Workshop, damage: str) -> None:

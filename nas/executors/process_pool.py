@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,6 @@ class ProcessPool(WorkerPool):
     ) -> None:
         self._timeout_s = trial_timeout_s
         self._logs = tempfile.TemporaryDirectory(prefix="heirloom-logs-")
-        # A thread of its own, because PR_SET_PDEATHSIG fires when the *thread* that started a process ends.
-        self._spawner = ThreadPoolExecutor(1, thread_name_prefix="heirloom-spawner")
         self._workers: list[WorkerProcess] = []
         for slot in range(slots):
             threads = str(spec.n_threads)
@@ -54,7 +51,7 @@ class ProcessPool(WorkerPool):
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpus[slot % len(gpus)], os.environ)
             log = Path(self._logs.name) / f"slot-{slot}.log"
-            self._workers.append(WorkerProcess(spec, environment, self._spawner, log))
+            self._workers.append(WorkerProcess(spec, environment, log))
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt on the worker of its slot."""
@@ -85,7 +82,6 @@ class ProcessPool(WorkerPool):
         """Ends all workers."""
         for worker in self._workers:
             worker.close()
-        self._spawner.shutdown()
         self._logs.cleanup()
 
     def _worker_of(self, slot: int | None) -> WorkerProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import multiprocessing
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ from nas.core.tracebacks import error_line, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import raise_if_stopped
 from nas.executors.events import ExtraResult, StopKind
-from nas.training.messages import Assignment, RuntimeSpec
+from nas.training.messages import Assignment
 from nas.training.runtime import TrialRuntime
 
 PARENT_POLL_S = 0.5
@@ -129,52 +128,54 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-def _end_with_parent(parent: int) -> None:
-    """Ends this process when its parent ends: at once on Linux, within half a second elsewhere.
+def _ignore(number: int, frame: object) -> None:
+    """Ignores a signal: the driver decides when trials end.
 
-    On Linux the kernel's signal also ends code that holds the interpreter lock. Other systems have only the thread.
+    Programs that the worker starts do not inherit a handler, in contrast to ``SIG_IGN``.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _set_up_fork() -> None:
+    """Restores the signals' default handlers in a forked child, so that ``Process.terminate`` ends it."""
+    for number in IGNORED:
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end_with_parent() -> None:
+    """Ends this process group when the supervisor ends. On Linux the kernel does it."""
+    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_POLL_S)
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    if sys.platform != "linux":
+        threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-def _write_output_to(log: str) -> None:
-    """Appends the output of Python and C code to a file, line by line."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+def _buffer_lines() -> None:
+    """Makes Python and C code write their output line by line."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     libc = ctypes.CDLL(None)
     stdout = ctypes.c_void_p.in_dll(libc, "__stdoutp" if sys.platform == "darwin" else "stdout")
     libc.setvbuf(stdout, None, 1, 0)  # _IOLBF
 
 
-def worker_main(
-    connection: Connection, spec: RuntimeSpec, environment: Mapping[str, str], parent: int, log: str
-) -> None:
+def worker_main(connection: Connection) -> None:
     """Runs a worker process until its pipe closes."""
     for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-    _end_with_parent(parent)
-    os.environ.update(environment)  # before torch is imported
-    # The driver's exit must not wait for a worker, so it is a daemon. But a problem's data loader may start processes.
-    multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    _write_output_to(log)
+        signal.signal(number, _ignore)
+    os.register_at_fork(after_in_child=_set_up_fork)
+    _end_with_parent()
+    _buffer_lines()
     faulthandler.enable()
     import logging
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        runtime = TrialRuntime(spec)
+        runtime = TrialRuntime(connection.recv())
     except BaseException as error:
         connection.send(("build_failed", error if isinstance(error, HeirloomError) else traceback.format_exc()))
         return

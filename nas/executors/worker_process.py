@@ -9,10 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import resource_tracker
+from multiprocessing import spawn, util
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,8 @@ from nas.executors.events import (
     TrialRequested,
 )
 from nas.executors.pool import WorkerLostError
-from nas.executors.worker_main import IGNORED, Stop, worker_main
+from nas.executors.supervised_process import KILL_TIMEOUT_S, SupervisedProcess
+from nas.executors.worker_main import Stop
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.resume_points import ResumePoints
@@ -42,6 +42,15 @@ logger = logging.getLogger(__name__)
 INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
 OVERDUE = "the time budget was used up"
+_PROGRAM = """
+import sys
+from multiprocessing import connection, spawn
+connection = connection.Connection(int(sys.argv[1]))
+spawn.prepare(connection.recv())
+from nas.executors.worker_main import worker_main
+worker_main(connection)
+"""
+"""The program of a worker. It takes over ``sys.path`` as multiprocessing's spawn does."""
 
 
 class WorkerProcess:
@@ -50,14 +59,11 @@ class WorkerProcess:
     One thread at a time runs an attempt; any thread may stop it.
     """
 
-    def __init__(
-        self, spec: RuntimeSpec, environment: Mapping[str, str], spawner: ThreadPoolExecutor, log: Path
-    ) -> None:
+    def __init__(self, spec: RuntimeSpec, environment: Mapping[str, str], log: Path) -> None:
         self._spec = spec
         self._environment = environment
-        self._spawner = spawner
         self._log = log
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._process: SupervisedProcess | None = None
         self._connection: Connection | None = None
         self._send_lock = threading.Lock()
         self._running: Trial | None = None
@@ -91,6 +97,8 @@ class WorkerProcess:
                 self._running = None
         if self._spec.jobs_request_trials:
             self._watch_job(trial.job, post)
+        else:
+            self._sweep()
         return result
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
@@ -122,6 +130,7 @@ class WorkerProcess:
             if kind == "job_left":
                 self.job = None
                 self._store_log(log_path(job, "job"))
+                self._sweep()
                 event = JobLeftWorker(job, content)
             elif kind == "trial_requested":
                 event = TrialRequested(job)
@@ -180,6 +189,7 @@ class WorkerProcess:
                 kind, content = self._receive(None) or ("", None)
         except WorkerLostError as error:
             raise ActionError(f"{action} of trial {trial.number}: {error}") from error
+        self._sweep()
         if kind == "error":
             raise ActionError(content)
         answer: Mapping[str, Any] = self._answer(kind, content)
@@ -228,20 +238,28 @@ class WorkerProcess:
                 time.sleep(0.01)
         if self._connection is not None:
             self._connection.close()
-        process.join(2.0)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        elif process.exitcode == 1 and self._log.exists() and (lines := self._log.read_bytes().splitlines()):
+        has_ended = process.wait(0.0 if process.was_killed else 2.0)
+        if not has_ended and (process.was_killed or not process.kill()):
+            logger.warning("worker outlives SIGKILL and is abandoned: its slot gets a new one")
+        elif process.exit_status == 1 and self._log.exists() and (lines := self._log.read_bytes().splitlines()):
             logger.warning("worker ended with an error: %s", lines[-1].decode(errors="replace"))
         process.close()
         self._process = self._connection = None
 
+    def _sweep(self) -> None:
+        """Ends the processes that a trial, a job or a test left behind."""
+        process = self._process
+        if process is not None and not process.was_killed and (answer := process.order("sweep")) != "swept":
+            logger.warning("worker replaced: what its trial started can't be ended (%s)", answer or "no answer")
+            process.kill()
+
     def _ensure_started(self) -> None:
-        if self._process is not None and self._process.is_alive():
+        if self._process is not None and self._process.exit_status is None and not self._process.was_killed:
             return
         self._terminate()
-        self._spawner.submit(self._spawn).result()
+        if self._is_closed:
+            raise WorkerLostError("the worker was closed", counts=False)
+        self._spawn()
         if self._is_closed:  # by another thread, during the start
             self._terminate()
         self.job = None
@@ -252,20 +270,24 @@ class WorkerProcess:
             if isinstance(content, HeirloomError):
                 raise content
             raise RuntimeError(f"the problem can't be built:\n{content}")
+        if self._process is not None:
+            self._process.order("mark")  # what the problem's constructor started stays between trials
 
     def _spawn(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (theirs, self._spec, self._environment, os.getpid(), str(self._log))
-        process = context.Process(target=worker_main, args=arguments, name="heirloom-worker", daemon=True)
-        resource_tracker.ensure_running()  # its start, if later, would unblock the signals
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)  # the worker inherits this until it ignores them
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        self._process, self._connection = process, ours
+        ours, theirs = multiprocessing.Pipe()
+        python = [os.fsdecode(spawn.get_executable()), *util._args_from_interpreter_flags()]  # type: ignore[attr-defined]
+        with theirs, self._log.open("ab") as log:
+            self._process = SupervisedProcess(
+                [*python, "-c", _PROGRAM, str(theirs.fileno())],
+                output=log,
+                pass_fds=[theirs.fileno()],
+                environment={**os.environ, **self._environment},
+            )
+        self._connection = ours
+        preparation = spawn.get_preparation_data("heirloom-worker")
+        del preparation["authkey"]  # it can't be sent; a worker has its own
+        self._send(preparation)
+        self._send(self._spec)
 
     def _send(self, message: object) -> None:
         with self._send_lock:
@@ -284,7 +306,7 @@ class WorkerProcess:
         process, connection = self._process, self._connection
         if process is None or connection is None:
             raise WorkerLostError("the worker was closed")
-        ready = wait([connection, process.sentinel], None if timeout_s is None else max(0.0, timeout_s))
+        ready = wait([connection, process.fileno()], None if timeout_s is None else max(0.0, timeout_s))
         if not ready:
             return None
         if connection in ready:
@@ -292,8 +314,9 @@ class WorkerProcess:
                 return connection.recv()  # type: ignore[no-any-return]
             except (EOFError, OSError):
                 pass
-        process.join(5.0)  # its pipe closes shortly before its exit status is known
-        raise WorkerLostError(self._kill_reason or _describe_exit(process.exitcode), counts=self._kill_reason is None)
+        process.wait(KILL_TIMEOUT_S)  # its pipe closes shortly before its exit status is known
+        why = self._kill_reason or _describe_exit(process.exit_status)
+        raise WorkerLostError(why, counts=self._kill_reason is None)
 
     def _answer(self, kind: str, content: Any) -> Any:
         if kind == "done":
@@ -336,7 +359,6 @@ class WorkerProcess:
         self._kill_reason = why
         if self._process is not None:
             self._process.kill()
-            self._process.join(5.0)
 
     @contextmanager
     def _busy(self, log: str) -> Iterator[None]:

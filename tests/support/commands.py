@@ -72,7 +72,7 @@ class Command:
         self.mark = uuid.uuid4().hex
         self._began = time.monotonic()
         streams = folder.parent / f"{folder.name}-{self.mark[:6]}"
-        self._out, self._err = streams.with_suffix(".out"), streams.with_suffix(".err")
+        self.streams = self._out, self._err = streams.with_suffix(".out"), streams.with_suffix(".err")
         arguments = [sys.executable, "-m", module, *overrides] if line is None else ["bash", "-c", f"exec {line}"]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(

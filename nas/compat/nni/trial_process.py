@@ -13,11 +13,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from nas.core.errors import ConfigurationError
+from nas.executors.supervised_process import SupervisedProcess
 
 KEEPALIVE_S = 5.0
 CHUNK = 1 << 16
@@ -25,7 +25,6 @@ MAX_LINE = 8 << 20
 """Bytes of a request: NNI's longest result, with any escapes."""
 DRAIN_S = 5.0
 TAIL = 400
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SOCKET = "job"
 _MAX_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 """The system's limit for the path of a socket."""
@@ -99,16 +98,12 @@ class TrialProcess:
         self._listener.bind(address)
         self._listener.listen(16)
         self._selector = selectors.DefaultSelector()
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(_SUPERVISOR), command],
+        self._process = SupervisedProcess(
+            ["/bin/sh", "-c", command],
+            output=subprocess.PIPE,
             cwd=folder,
-            env={**environment, "HEIRLOOM_NNI_SOCKET": address},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            environment={**environment, "HEIRLOOM_NNI_SOCKET": address},
         )
-        assert self._process.stdout is not None
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._connections: set[Connection] = set()
@@ -125,8 +120,7 @@ class TrialProcess:
     def requests(self, timeout_s: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
         """Copies output to standard output and yields the requests that arrive within ``timeout_s``."""
         if self._process.stdout not in self._selector.get_map():  # the output has ended: the process is about to end
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout_s)
+            self._process.wait(timeout_s)
             timeout_s = 0.0
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
@@ -142,7 +136,8 @@ class TrialProcess:
     @property
     def status(self) -> int | None:
         """Exit status, 128 plus the number of a signal, or None while the process runs."""
-        return self._process.poll()
+        status = self._process.exit_status
+        return 128 - status if status is not None and status < 0 else status
 
     @property
     def last_line(self) -> str:
@@ -175,15 +170,13 @@ class TrialProcess:
 
     def end(self) -> None:
         """Ends the process and all processes that it started."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()  # tells the supervisor to kill the process group
-        self._process.wait()
+        self._process.kill()
         for connection in list(self._connections):
             self._disconnect(connection)
         self._selector.close()
         self._listener.close()
         self._process.stdout.close()
+        self._process.close()
         self._private.cleanup()
 
     def _accept(self) -> None:
@@ -198,7 +191,6 @@ class TrialProcess:
         connection.socket.close()
 
     def _copy_output(self) -> None:
-        assert self._process.stdout is not None
         data = os.read(self._process.stdout.fileno(), CHUNK)
         if not data:
             self._selector.unregister(self._process.stdout)

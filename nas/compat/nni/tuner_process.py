@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.compat.nni.sdk import SDK
+from nas.executors.supervised_process import SupervisedProcess
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -35,16 +36,14 @@ class TunerProcess:
         path = os.pathsep.join(filter(None, [str(SDK), os.environ.get("PYTHONPATH")]))
         variables = {"PYTHONPATH": path, "HEIRLOOM_TUNER_FD": str(child_socket.fileno())}
         with self.log.open("ab") as log, child_socket:
-            self._process = subprocess.Popen(
+            self._process = SupervisedProcess(
                 [sys.executable, "-u", "-m", "nni.tuner_server"],
-                cwd=folder,
-                env={**os.environ, **environment, **variables},
+                output=log,
                 pass_fds=[child_socket.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                cwd=str(folder),
+                environment={**os.environ, **environment, **variables},
             )
+        self._pid = int(self._process.order("pid") or 0)
         self._socket = parent_socket
         self._file = parent_socket.makefile("rwb")
         self._on_reply = on_reply
@@ -69,17 +68,17 @@ class TunerProcess:
         After the end of the process it is 0.
         """
         if sys.platform != "linux":
-            return _ps_seconds(self._process.pid)
+            return _ps_seconds(self._pid)
         try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
         return sum(map(int, fields[11:15])) / _TICKS
 
     def close(self) -> None:
-        """Kills the process."""
+        """Kills the process and everything that it started."""
         self._process.kill()
-        self._process.wait()
+        self._process.close()
         self._socket.close()
 
     def _read(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.compat.nni.config import Experiment, TunerChoice
+from nas.compat.nni.parameters import to_point
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction
 from nas.core.spec import Spec
@@ -44,6 +45,8 @@ def tuner_spec(experiment: Experiment) -> Spec:
         raise ConfigurationError(f"tuner.builtinTunerName={name}: not supported. {_UNSUPPORTED_TUNERS[name]}")
     if name not in _TUNERS:
         raise ConfigurationError(f"tuner.builtinTunerName={name}: must be one of {', '.join(_TUNERS)}")
+    if experiment.space is None:
+        raise ConfigurationError("searchSpacePath is missing: a builtin tuner needs a search space")
     replacement = _TUNERS[name]
     ignored = ("optimize_mode", *replacement.ignored)
     given = {key: value for key, value in choice.arguments.items() if key not in ignored}
@@ -51,7 +54,7 @@ def tuner_spec(experiment: Experiment) -> Spec:
         raise ConfigurationError(f"tuner.classArgs.{sorted(unknown)[0]}: {name} has no such argument")
     arguments = {**replacement.arguments, **{replacement.names[key]: value for key, value in given.items()}}
     if name == "BatchTuner":
-        arguments["points"] = _batch_points(experiment.space or {})
+        arguments["points"] = _batch_points(experiment.space)
     return Spec(replacement.target, arguments)
 
 
@@ -83,11 +86,14 @@ def stopper_spec(choice: TunerChoice) -> Spec:
 
 
 def _batch_points(space: Mapping[str, Any]) -> list[Arguments]:
-    entries = list(space.items())
-    if len(entries) != 1 or entries[0][1].get("_type") != "choice":
+    """Returns the values of the only choice as points: each is a whole configuration."""
+    entry = next(iter(space.values()), None)
+    if len(space) != 1 or not isinstance(entry, dict) or entry.get("_type") != "choice":
         raise ConfigurationError("BatchTuner: the search space must be one choice, whose values are the configurations")
-    name, entry = entries[0]
-    return [{name: option} for option in entry["_value"]]
+    options = entry.get("_value")
+    if not isinstance(options, list) or not options:
+        raise ConfigurationError(f"BatchTuner: _value={options!r:.100}: must be a list of configurations")
+    return [to_point(option) for option in options]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +148,8 @@ _TUNERS: Mapping[str, _Replacement] = {
     ),
 }
 _UNSUPPORTED_TUNERS: Mapping[str, str] = {
-    "NetworkMorphism": "NNI itself builds its networks. Use evolution over a space of layers, with inherited weights "
-    "(docs/reference/tuners.md)",
+    "NetworkMorphism": "NNI itself builds its networks. Use `python -m flows.search +tuner=network_morphism`, or "
+    "evolution over a space of layers (docs/reference/tuners.md)",
     "PBTTuner": "it passes folders of checkpoints. Use `python -m flows.search +tuner=pbt`, which keeps weights in the "
     "store (docs/reference/tuners.md)",
     "PPOTuner": "use `python -m flows.search +tuner=reinforce` (docs/reference/tuners.md)",

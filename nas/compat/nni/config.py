@@ -114,8 +114,10 @@ def read_experiment(path: str | Path) -> Experiment:
     """
     import yaml
 
+    from nas.compat.nni.yaml_scalars import read_yaml
+
     try:
-        content = yaml.safe_load(Path(path).read_text())
+        content = read_yaml(Path(path).read_text())
     except OSError as error:
         raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -123,6 +125,12 @@ def read_experiment(path: str | Path) -> Experiment:
     if not isinstance(content, dict):
         raise ConfigurationError(f"the configuration {path} must be a mapping of fields")
     return _Reader(content, Path(path).resolve().parent).read()
+
+
+def _checked_boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r}: must be true or false")
+    return value
 
 
 class _Reader:
@@ -140,7 +148,7 @@ class _Reader:
         trial = self._trial()
         local = self._mapping(content, "localConfig") or self._mapping(content, "trainingService")
         tuner = self._tuner()
-        space = self._space(needed=tuner.builtin is not None)
+        space = self._space()
         for name in sorted(content.keys() & _NO_EFFECT.keys()):
             self._note(name, _NO_EFFECT[name])
         seconds = self._duration("maxExecDuration", "maxExperimentDuration")
@@ -176,7 +184,7 @@ class _Reader:
     def _refuse(self) -> None:
         """Refuses unsupported and unknown fields."""
         for name, why in _REFUSED.items():
-            if self._content.get(name):
+            if self._boolean(name) if name == "useAnnotation" else self._content.get(name):
                 raise ConfigurationError(f"{name}: {why}")
         unknown = self._content.keys() - set(_READ.split()) - _SILENT - _NO_EFFECT.keys() - _REFUSED.keys()
         if unknown:
@@ -188,11 +196,14 @@ class _Reader:
         if kind != "hpo":
             raise ConfigurationError(f"experimentType={kind}: must be hpo. Other experiments are not supported")
 
-    def _note_platform(self) -> None:
+    def _platform(self) -> object:
         service = self._content.get("trainingService", {})
         listed = service[0] if isinstance(service, list) and service else service
         of_service = listed.get("platform") if isinstance(listed, dict) else None
-        platform = self._content.get("trainingServicePlatform", of_service or "local")
+        return self._content.get("trainingServicePlatform", of_service or "local")
+
+    def _note_platform(self) -> None:
+        platform = self._platform()
         if platform == "local":
             return
         if platform not in PLATFORMS:
@@ -209,6 +220,11 @@ class _Reader:
         if trial.get("nasMode"):
             raise ConfigurationError(f"trial.nasMode: {_REFUSED['nasMode']}")
         if not isinstance(trial.get("command"), str) or not trial["command"].strip():
+            if places := self._commands_of_roles(trial):
+                raise ConfigurationError(
+                    f"trial.command is missing: {' and '.join(places)} of {self._platform()} would run in containers, "
+                    "but a trial here is one process of a machine. Write its command line as trial.command"
+                )
             raise ConfigurationError("trial.command is missing: write the command line that runs one trial")
         for name in sorted(trial.keys() & set(_TRIAL_NO_EFFECT.split())):
             self._note(f"trial.{name}", _RUNNERS)
@@ -216,6 +232,18 @@ class _Reader:
         if unknown:
             raise ConfigurationError(f"trial.{sorted(unknown)[0]}: the fields of trial are command, codeDir and gpuNum")
         return trial
+
+    def _commands_of_roles(self, trial: Mapping[str, Any]) -> list[str]:
+        """Returns the fields that contain commands of Kubeflow's, FrameworkController's or OpenPAI's roles."""
+        found = []
+        for name, group in (("trial", trial), ("trainingService", self._content.get("trainingService"))):
+            roles = dict(group) if isinstance(group, dict) else {}
+            listed = roles.pop("taskRoles", None)
+            roles |= {f"taskRoles[{i}]": role for i, role in enumerate(listed if isinstance(listed, list) else ())}
+            found += [
+                f"{name}.{key}.command" for key, role in roles.items() if isinstance(role, dict) and "command" in role
+            ]
+        return found
 
     def _tuner(self) -> TunerChoice:
         content = self._mapping(self._content, "tuner")
@@ -237,9 +265,10 @@ class _Reader:
             self._note(f"{kind}.{name}", f"the {kind} sees what this command sees")
         arguments = self._mapping(content, "classArgs") or {}
         include = content.get("includeIntermediateResults", False)
+        include = _checked_boolean(f"{kind}.includeIntermediateResults", include)
         name = content.get(builtin, content.get("name"))
         if name is not None and name != "Customized":
-            return TunerChoice(builtin=str(name), arguments=arguments, include_intermediate=bool(include))
+            return TunerChoice(builtin=str(name), arguments=arguments, include_intermediate=include)
         class_name = str(content.get("className", ""))
         class_file = str(content.get("classFileName", ""))
         if "." in class_name and not class_file:  # v2: file.Class
@@ -252,17 +281,15 @@ class _Reader:
             raise ConfigurationError(f"{kind}.classFileName={class_file}: must be a file in {self._folder / code_dir}")
         return TunerChoice(
             code_dir=code_dir, class_file=class_file, class_name=class_name, arguments=arguments,
-            include_intermediate=bool(include),
+            include_intermediate=include,
         )  # fmt: skip
 
-    def _space(self, *, needed: bool) -> Mapping[str, Any] | None:
+    def _space(self) -> Mapping[str, Any] | None:
         inline = self._content.get("searchSpace")
         if isinstance(inline, dict):
             return inline
         name = self._content.get("searchSpacePath", self._content.get("searchSpaceFile"))
         if name is None:
-            if needed:
-                raise ConfigurationError("searchSpacePath is missing: a builtin tuner needs a search space")
             return None
         try:
             content = json.loads((self._folder / str(name)).read_text())
@@ -309,10 +336,7 @@ class _Reader:
         return None
 
     def _boolean(self, name: str) -> bool:
-        value = self._content.get(name, False)
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{name}={value!r}: must be true or false")
-        return value
+        return _checked_boolean(name, self._content.get(name, False))
 
     def _duration(self, *names: str) -> float | None:
         """Returns the first of these fields in seconds."""

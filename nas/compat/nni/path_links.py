@@ -11,7 +11,7 @@ from nas.core.errors import ConfigurationError
 def link_path(text: str) -> str | None:
     """Creates the link of ``FROM=TO`` and returns a message, or None if the link exists.
 
-    The link is never deleted, because other processes may use it.
+    A link to a folder that no longer exists is replaced. Another link stays, because other processes may use it.
 
     Raises:
         ConfigurationError: the text is not ``FROM=TO``, another file has that name, or the link cannot be created.
@@ -22,11 +22,14 @@ def link_path(text: str) -> str | None:
     link, folder = Path(source.rstrip("/")), Path(target).expanduser().resolve()
     if link.resolve() == folder and folder.is_dir():
         return None
-    if os.path.lexists(link):
+    is_dangling = link.is_symlink() and not link.exists()
+    if os.path.lexists(link) and not is_dangling:
         raise ConfigurationError(f"--map={text}: {link} exists and is not {folder}. Move it, or omit --map")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         link.parent.mkdir(parents=True, exist_ok=True)
+        if is_dangling:
+            link.unlink()
         link.symlink_to(folder, target_is_directory=True)
     except OSError as error:
         raise ConfigurationError(

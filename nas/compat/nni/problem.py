@@ -44,7 +44,7 @@ class NniProblem(Problem):
 
     Args:
         command: A shell command.
-        space: The content of ``search_space.json``; None: an own tuner, whose points are not validated.
+        space: The content of ``search_space.json``; None: an own tuner or BatchTuner, whose points are not validated.
         optimize_mode: ``maximize`` or ``minimize``.
         multi_phase: Whether a process may ask for further configurations.
         code_dir: The working folder of the command.
@@ -195,8 +195,9 @@ class _TrialServer:
         kind, text = request.get("report"), request.get("value")
         if kind not in ("final", "intermediate") or not isinstance(text, str):
             return {"error": f"invalid request {request!r:.200}: it must ask next, or report final or intermediate"}
-        if self._is_over:
-            return {"error": f"a {kind} result was reported after get_next_parameter returned None: there is no trial"}
+        if self._is_over:  # NNI 1.1 and later ignore it
+            logger.warning("%s result ignored: get_next_parameter has returned None: %.1000s", kind, text)
+            return {}
         try:
             value = json.loads(text)
         except ValueError as error:

@@ -54,9 +54,11 @@ def nni_search(
         )
     if not wait_timeout_s > 0:
         raise ConfigurationError(f"--patience={wait_timeout_s:g}: must be a number of seconds greater than 0")
+    tuner = tuner_spec(experiment) if is_builtin else _own_tuner(experiment, parents)
+    names_points = not is_builtin or experiment.tuner.builtin == "BatchTuner"
     problem = {
         "command": experiment.command,
-        "space": experiment.space if is_builtin else None,
+        "space": None if names_points else experiment.space,
         "optimize_mode": optimize_mode(experiment.tuner, strict=is_builtin),
         "multi_phase": experiment.multi_phase,
         "code_dir": str(experiment.code_dir),
@@ -66,7 +68,7 @@ def nni_search(
     }
     search = Search(
         problem=Spec("nas.compat.nni.problem.NniProblem", problem),
-        tuner=tuner_spec(experiment) if is_builtin else _own_tuner(experiment, parents),
+        tuner=tuner,
         stopper=None if experiment.assessor is None else stopper_spec(experiment.assessor),
         plan=PLAN,
         seed=seed,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -77,17 +79,9 @@ def test_the_end_of_configurations_ends_a_wait(tmp_path: Path) -> None:
     assert (tmp_path / "root/mine/logs/000000.job.log").read_text().endswith("no more\n")
 
 
-def test_a_result_without_a_configuration_is_refused(tmp_path: Path) -> None:
-    """A report after the last configuration is an error that says so."""
-    code = (
-        PHASES
-        + """
-try:
-    nni.report_final_result(1)
-except RuntimeError as error:
-    print(error)
-"""
-    )
+def test_a_result_without_a_configuration_is_ignored(tmp_path: Path) -> None:
+    """Reports after the last configuration have no effect, as in NNI 1.1 and later; the log has a warning."""
+    code = PHASES + "\nnni.report_intermediate_result(2)\nnni.report_final_result(1)\nprint('ended well')\n"
     space = {"x": {"_type": "choice", "_value": [1]}}
     experiment = ExperimentFolder(
         tmp_path, code, {"builtinTunerName": "GridSearch"}, space=space, fields={"multiPhase": True}
@@ -95,8 +89,10 @@ except RuntimeError as error:
     trials = experiment.run()
     log = (tmp_path / "root/mine/logs/000000.job.log").read_text()
 
-    assert [t.metrics["default"] for t in trials] == [1]
-    assert "a final result was reported after get_next_parameter returned None: there is no trial" in log
+    assert [(t.state, t.metrics["default"]) for t in trials] == [(State.COMPLETE, 1)]
+    assert "intermediate result ignored: get_next_parameter has returned None: 2" in log
+    assert "final result ignored: get_next_parameter has returned None: 1" in log
+    assert log.endswith("ended well\n")
 
 
 def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
@@ -250,7 +246,7 @@ def test_a_trial_past_its_time(tmp_path: Path) -> None:
         ("RegularizedEvolutionTuner", {"sample_size": 5}, {"population_size": 100, "sample_size": 5}),
         ("SMAC", {"config_dedup": True}, {}),
         ("GridSearch", {}, {}),
-        ("BatchTuner", {}, {"points": [{"x": 1}, {"x": 2}]}),
+        ("BatchTuner", {}, {"points": [{"parameters": 1}, {"parameters": 2}]}),
         ("MetisTuner", {"no_resampling": False, "cold_start_num": 4}, {"n_initial_points": 4}),
         ("GPTuner", {"utility": "ei", "cold_start_num": 10}, {"sampler": "gp"}),
     ],
@@ -270,6 +266,51 @@ def test_builtin_tuners(tmp_path: Path, name: str, arguments: dict[str, object],
 
     assert search.tuner.arguments == taken
     assert search.build().problem.metrics[0].direction == "minimize"
+
+
+@pytest.mark.parametrize("options", [[{"x": 1}, {"x": 100}, {"x": 1}], [1, "a", [2, {"b": None}]]])
+def test_batch_tuner_gives_each_option_itself(tmp_path: Path, options: list[object]) -> None:
+    """The trials of BatchTuner get its options in order, whatever their form, without the key."""
+    code = """
+import json, nni
+with open("seen", "a") as file:
+    print(json.dumps(nni.get_next_parameter()), file=file)
+nni.report_final_result(0.5)
+"""
+    space = {"all": {"_type": "choice", "_value": options}}
+    trials = ExperimentFolder(tmp_path, code, {"builtinTunerName": "BatchTuner"}, space=space).run()
+
+    assert [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()] == options
+    assert {t.state for t in trials} == {State.COMPLETE}
+
+
+def test_scalars_of_the_configuration(tmp_path: Path) -> None:
+    """Scalars have the types of YAML 1.2, as ruamel.yaml gave them to NNI 1.x."""
+    from nas.compat.nni.config import read_experiment
+
+    scalars = {
+        "1e-3": 0.001, "1e6": 1e6, "-1.5e+3": -1500.0, ".5": 0.5, "1.": 1.0, "-.inf": -math.inf, "1.2.3": "1.2.3",
+        "on": "on", "off": "off", "yes": "yes", "no": "no", "y": "y", "True": True, "false": False, "~": None,
+        "010": 10, "08": 8, "0o10": 8, "0x1F": 31, "-0b11": -3, "+12": 12, "1_000": 1000, "0": 0, "e5": "e5",
+        "1:30": "1:30", "1:30:00": "1:30:00", "-1:30": "-1:30", "'1'": "1",
+    }  # fmt: skip
+    (tmp_path / "space.json").write_text("{}")
+    path = ExperimentFolder(tmp_path, tuner_code="").write()
+    listed = "".join(f"    - {text}\n" for text in scalars)
+    path.write_text(
+        "trialConcurrency: 010\nuseAnnotation: false\ntrial: {command: x, codeDir: .}\n"
+        f"tuner:\n  classFileName: tuner.py\n  className: T\n  classArgs:\n   all:\n{listed}"
+    )
+    experiment = read_experiment(path)
+    read = experiment.tuner.arguments["all"]
+
+    assert read == list(scalars.values())
+    assert [type(value) for value in read] == [type(value) for value in scalars.values()]
+    assert experiment.concurrency == 10
+    for wrong in ("useAnnotation: no", "multiPhase: on", "tuner: {name: TPE, includeIntermediateResults: no}"):
+        path.write_text(f"trialConcurrency: 1\ntrial: {{command: x}}\ntuner: {{name: TPE}}\n{wrong}\n")
+        with pytest.raises(ConfigurationError, match=r"='(no|on)': must be true or false"):
+            read_experiment(path)
 
 
 def test_v2_names(tmp_path: Path) -> None:
@@ -302,7 +343,41 @@ def test_v2_names(tmp_path: Path) -> None:
         ({"trialConcurency": 2}, "trialConcurency: not a known field of NNI's"),
         ({"useAnnotation": True}, "useAnnotation: annotated code is not supported"),
         ({"advisor": {"builtinAdvisorName": "BOHB"}}, "advisor: advisors"),
-        ({"tuner": {"builtinTunerName": "NetworkMorphism"}}, "builtinTunerName=NetworkMorphism: not supported"),
+        *(
+            ({"tuner": {"builtinTunerName": name}, "searchSpacePath": None, **more}, f"{name}: not supported. {text}")
+            for name, text in (
+                ("NetworkMorphism", "NNI itself builds its networks. Use `python -m flows.search +tuner=network_morph"),
+                ("PPOTuner", "use `python"),
+            )
+            for more in ({}, {"trial": {"command": "python main.py", "codeDir": ".", "gpuNum": 4}})
+        ),
+        ({"searchSpacePath": None}, "searchSpacePath is missing: a builtin tuner"),
+        (
+            {
+                "trainingServicePlatform": "kubeflow",
+                "trial": {
+                    "codeDir": ".",
+                    "worker": {"replicas": 1, "command": "python main.py"},
+                    "ps": {"command": "x"},
+                },
+            },
+            "trial.command is missing: trial.ps.command and trial.worker.command of kubeflow would",
+        ),
+        (
+            {
+                "trainingServicePlatform": "frameworkcontroller",
+                "trial": {"codeDir": ".", "taskRoles": [{"name": "worker", "command": "python main.py"}]},
+            },
+            "trial.taskRoles[0].command of frameworkcontroller would",
+        ),
+        (
+            {
+                "trial": None,
+                "trainingServicePlatform": None,
+                "trainingService": {"platform": "kubeflow", "worker": {"command": "python main.py"}},
+            },
+            "trainingService.worker.command of kubeflow would",
+        ),
         ({"tuner": {"builtinTunerName": "Tpe"}}, "must be one of TPE"),
         ({"tuner": {"builtinTunerName": "TPE", "classArgs": {"optimise_mode": "maximize"}}}, "classArgs.optimise_mode"),
         (
@@ -350,7 +425,7 @@ def test_no_other_process_finds_nni() -> None:
 
 
 def test_mapped_paths(tmp_path: Path) -> None:
-    """--map creates a link once and refuses to replace an existing file."""
+    """--map creates a link once, replaces a dangling one, and refuses to replace an existing file."""
     from nas.compat.nni.path_links import link_path
 
     source, target = tmp_path / "mnt" / "nfs", tmp_path / "data"
@@ -360,6 +435,12 @@ def test_mapped_paths(tmp_path: Path) -> None:
     assert message == f"created the link {source} to {target}"
     assert (target / "x").read_text() == "y"
     assert link_path(f"{source}={target}") is None
+    other = tmp_path / "other"
+    shutil.move(target, tmp_path / "moved")  # the link is dangling
+    assert link_path(f"{source}={other}") == f"created the link {source} to {other}"
+    other.rmdir()
+    assert link_path(f"{source}={other}") == f"created the link {source} to {other}"
+    assert other.is_dir()
     for text in (f"{source}={tmp_path}", "nfs=data", str(source)):
         with pytest.raises(ConfigurationError, match="--map"):
             link_path(text)

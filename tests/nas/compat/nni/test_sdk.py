@@ -50,16 +50,22 @@ TESTED = """
 import nni
 from nni.platform.test import get_last_metric, init_params
 
+assert (nni.get_experiment_id(), nni.get_trial_id(), nni.get_sequence_id()) == ("fakeidex", "fakeidtr", 0)
 assert get_last_metric() is None
+ids = {"parameter_id": 3, "trial_job_id": "test"}
 init_params({"parameter_id": 3, "parameters": {"x": 0.5}})
 assert nni.get_next_parameter() == {"x": 0.5} == nni.get_current_parameter()
 nni.report_intermediate_result(0.1)
 nni.report_intermediate_result(0.2)
-assert get_last_metric() == {"parameter_id": 3, "type": "PERIODICAL", "sequence": 1, "value": 0.2}
+assert get_last_metric() == {**ids, "type": "PERIODICAL", "sequence": 1, "value": 0.2}
 nni.report_final_result({"default": 1})
-assert get_last_metric() == {"parameter_id": 3, "type": "FINAL", "sequence": 0, "value": {"default": 1}}
+assert get_last_metric() == {**ids, "type": "FINAL", "sequence": 0, "value": {"default": 1}}
+nni.report_final_result(2)
+assert get_last_metric()["sequence"] == 0
 init_params({"x": 7})
 assert nni.get_next_parameter() == {"x": 7}
+nni.report_intermediate_result(0.3)
+assert get_last_metric()["sequence"] == 2
 """
 MERGED = """
 import argparse
@@ -93,7 +99,7 @@ def test_the_names_need_the_standard_library_alone() -> None:
 @pytest.mark.parametrize("code", [NESTED, TESTED, MERGED], ids=["nested", "tested", "merged"])
 def test_what_the_names_do(code: str) -> None:
     """The helpers for nested spaces, unit tests and arguments work as in NNI."""
-    done = execute(code, NNI_PLATFORM="unittest")
+    done = execute(code, NNI_PLATFORM="unittest", NNI_TRIAL_JOB_ID="test", NNI_EXP_ID="other", NNI_TRIAL_SEQ_ID="7")
 
     assert done.returncode == 0, done.stderr
 

@@ -16,9 +16,10 @@ from .trial import (
     report_final_result,
     report_intermediate_result,
 )
-from .utils import NoMoreTrialError
+from .utils import ClassArgsValidator, NoMoreTrialError
 
 __all__ = [
+    "ClassArgsValidator",
     "NoMoreTrialError",
     "get_current_parameter",
     "get_experiment_id",

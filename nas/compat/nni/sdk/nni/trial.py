@@ -15,9 +15,10 @@ TIMEOUT_S = 60.0
 MAX_METRIC = 1_000_000
 """Most characters of a result as JSON, as in NNI."""
 
-_EXPERIMENT_ID = os.environ.get("NNI_EXP_ID", "STANDALONE")
-_TRIAL_ID = os.environ.get("NNI_TRIAL_JOB_ID", "STANDALONE")
-_SEQUENCE_ID = int(os.environ.get("NNI_TRIAL_SEQ_ID", "0"))
+_IS_TEST = os.environ.get("NNI_PLATFORM") == "unittest"
+_EXPERIMENT_ID = test.EXPERIMENT_ID if _IS_TEST else os.environ.get("NNI_EXP_ID", "STANDALONE")
+_TRIAL_ID = test.TRIAL_ID if _IS_TEST else os.environ.get("NNI_TRIAL_JOB_ID", "STANDALONE")
+_SEQUENCE_ID = 0 if _IS_TEST else int(os.environ.get("NNI_TRIAL_SEQ_ID", "0"))
 
 
 class _Connection:
@@ -60,7 +61,7 @@ class _Connection:
 def _choose() -> Callable[[dict[str, Any]], dict[str, Any]]:
     if "HEIRLOOM_NNI_SOCKET" in os.environ:
         return _Connection().send
-    return test.send if os.environ.get("NNI_PLATFORM") == "unittest" else standalone.send
+    return test.send if _IS_TEST else standalone.send
 
 
 _send = _choose()

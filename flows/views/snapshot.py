@@ -72,8 +72,12 @@ class Snapshot:
         """``running``, ``finished`` or ``not finished``."""
         if self.session is not None and self.session.is_alive:
             return "running"
-        is_complete = (self.session is not None and self.session.is_complete) or not self.lineage.pending
-        return "finished" if self.best is not None and is_complete else "not finished"
+        is_complete = self.session is not None and self.session.is_complete
+        if self.best is not None:
+            is_complete = is_complete or not self.lineage.pending
+        elif self.winner is not None:  # not exported yet
+            is_complete = False
+        return "finished" if is_complete else "not finished"
 
     @property
     def last_activity(self) -> float | None:

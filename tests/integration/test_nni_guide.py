@@ -56,6 +56,16 @@ def test_every_method_of_a_tuner_is_in_the_guide() -> None:
     assert set(methods) - NAMED == set()
 
 
+def test_every_refused_name_is_in_the_guide() -> None:
+    """The guide lists the classes and modules of nni that code cannot import."""
+    code = "from nni.missing import _REASONS; print(*_REASONS)"
+    environment = {**os.environ, "PYTHONPATH": str(SDK)}
+    names = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
+
+    assert "gridsearch_tuner" in names
+    assert set(names) - {"get_next_parameters"} - NAMED == set()
+
+
 def test_every_command_is_in_the_guide() -> None:
     """The guide lists all commands of ``nnictl`` in one table."""
     table = GUIDE.partition("\n## What `nnictl` did\n")[2].partition("\n## ")[0]

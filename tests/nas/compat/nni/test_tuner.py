@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from flows.views.snapshot import read_snapshot
 from nas.core.errors import CorruptError, SearchFailedError
 from nas.core.trial import Reason, State
+from nas.executors.events import Finished
 from tests.support.nni_experiments import ExperimentFolder
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}
@@ -333,6 +336,19 @@ def test_tuners_that_cant_begin(tmp_path: Path, tuner: str, text: str) -> None:
         make_experiment(tmp_path, SHARING, tuner).run()
 
     assert text in str(caught.value)
+
+
+def test_results_without_a_number_finish_the_experiment(tmp_path: Path) -> None:
+    """An experiment whose results are no numbers is finished at its end, and unfinished while a trial is to come."""
+    code = "import nni\nnni.report_final_result({'word': [nni.get_next_parameter()['x']]})\n"
+    experiment = make_experiment(tmp_path, code, COUNTING)
+    experiment.run(stop_when=lambda: any(isinstance(event, Finished) for event in experiment.events))
+    interrupted = read_snapshot(experiment.records.files, time.time())
+    trials = experiment.run()
+    ended = read_snapshot(experiment.records.files, time.time())
+
+    assert all(trial.state == State.COMPLETE and trial.metrics == {} for trial in trials)
+    assert (interrupted.standing, len(trials), ended.standing) == ("not finished", 4, "finished")
 
 
 def test_a_killed_tuner(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import Invocation, complain, run_command
+from flows.cli.command import Invocation, run_command
+from flows.cli.output import complain
 
 if TYPE_CHECKING:
     from flows.cli.settings import Machine

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import OK, Invocation, complain, run_command
+from flows.cli.command import OK, Invocation, run_command
+from flows.cli.output import complain, show, show_line, tell
 from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Collection:
         grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
         try:
-            lease = SearchLease(self.records, settings=settings, notify=lambda text: print(text, file=sys.stderr))
+            lease = SearchLease(self.records, settings=settings, notify=tell)
         except StorageError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in DISK_FULL:
@@ -129,23 +130,23 @@ class Collection:
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
     def _show(self, plan: CollectionPlan, stored: Sequence[BlobInfo], *, dry: bool) -> None:
-        from flows.cli.formatting import clean, count, size
+        from flows.cli.formatting import count, size
         from flows.views.terminal import open_console, print_table
 
         console, freed = open_console(), sum(garbage.file.bytes for garbage in plan.garbage)
         if columns := plan_columns(plan):
             print_table(console, columns, frozenset({"files", "bytes"}))
-            console.print()
+            show()
         deleted = "nothing to delete"
         if plan.garbage:
             deleted = f"{'would free' if dry else 'freed'} {size(freed)} in {count(len(plan.garbage), 'file')}"
         left = f"{size(sum(file.bytes for file in stored) - freed)} {'would be left' if dry else 'left'}"
-        console.print(clean(f"{deleted}; {left} in {self.records.files.url}"), soft_wrap=True)
+        show_line(f"{deleted}; {left} in {self.records.files.url}")
         reasons = [f"{n} {reason}" for reason, n in Counter(plan.marked.values()).items()]
         if plan.n_kept:
             reasons.append(f"{plan.n_kept} by keep={self.retention.keep}")
         if reasons:
-            console.print(clean(f"weights kept: {', '.join(reasons)}"), soft_wrap=True)
+            show_line(f"weights kept: {', '.join(reasons)}")
         if plan.over_budget is not None:
             complain(plan.over_budget)
 
@@ -238,7 +239,7 @@ def _tuner(header: Header, invocation: Invocation) -> Tuner | None:
 
 def plan_columns(plan: CollectionPlan) -> dict[str, list[str]]:
     """Returns a table of the trials that lose their weights, then of the orphans."""
-    from flows.cli.formatting import clean, size
+    from flows.cli.formatting import size
 
     files_of: dict[int, list[BlobInfo]] = {}
     for garbage in plan.garbage:
@@ -254,7 +255,7 @@ def plan_columns(plan: CollectionPlan) -> dict[str, list[str]]:
     if not rows:
         return {}
     return {
-        "what": [clean(what) for what, *_ in rows],
+        "what": [what for what, *_ in rows],
         "files": [f"{n:,}" for _, n, *_ in rows],
         "bytes": [size(n_bytes) for _, _, n_bytes, _ in rows],
         "why": [reason for *_, reason in rows],

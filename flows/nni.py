@@ -25,12 +25,14 @@ BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExe
 def main() -> int:
     """Runs the command and returns its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports; then the engine handles signals
-    from flows.cli.command import MISTAKE, complain, run_command
+    from flows.cli.command import MISTAKE, run_command
+    from flows.cli.output import complain, prepare_streams
     from flows.engine.runner import Engine
     from nas.compat.nni.config import read_experiment
     from nas.compat.nni.parent_rule import ParentRule
     from nas.core.errors import ConfigurationError
 
+    prepare_streams()
     try:
         arguments = _parser().parse_args()
         experiment = read_experiment(arguments.config)
@@ -45,6 +47,7 @@ def main() -> int:
 
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs the remaining work of the experiment."""
+    from flows.cli.output import tell
     from flows.cli.settings import read_machine, read_retention
     from nas.compat.nni.path_links import link_path
     from nas.compat.nni.search_definition import nni_budget, nni_search
@@ -62,7 +65,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     if machine.gate is None:  # remote workers have their own folder
         private_folder().cleanup()
     for note in experiment.notes:
-        print(note, file=sys.stderr)
+        tell(note)
     name, search = nni_search(
         experiment,
         name=invocation.values["name"],
@@ -72,8 +75,8 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
         wait_timeout_s=arguments.patience,
     )
     for made in filter(None, map(link_path, arguments.map)):
-        print(made, file=sys.stderr)
-    print(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}", file=sys.stderr)
+        tell(made)
+    tell(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}")
     context = engine.open(invocation, machine, check_name(name))
     retention = read_retention(invocation.values)
     pipeline = SearchPipeline(search.build(), context.records, nni_budget(experiment), retention=retention)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Mapping
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import OK, Invocation, complain, run_command
+from flows.cli.command import OK, Invocation, run_command
+from flows.cli.output import complain, show
 from nas.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ def report(invocation: Invocation) -> int:
     root = reach_root(invocation.values)
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only: report on a folder")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # logs may hold characters that the terminal can't show
-        sys.stdout.reconfigure(errors="backslashreplace")
     now = time.time()
     if request.name is None:
         _list(root, request, now)
@@ -149,10 +147,9 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     records = Records(root.subfolder(snapshot.name))
     logs = {"": records.log(trial.number), **records.other_logs(trial)}
     if request.format == "json":
-        import json
+        from flows.cli.formatting import as_json
 
-        text = json.dumps(trial_record(snapshot, trial, logs), ensure_ascii=False, allow_nan=False, indent=1)
-        _deliver(f"{text}\n", root, request.out)
+        _deliver(f"{as_json(trial_record(snapshot, trial, logs), indent=1)}\n", root, request.out)
     else:
         print_trial(snapshot, trial, logs)
 
@@ -190,7 +187,7 @@ def _deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Pa
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigurationError(f"can't write {path} ({error.strerror}): set out=PATH to another place") from error
-    print(path)
+    show(path)
     return path
 
 

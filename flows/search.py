@@ -78,6 +78,7 @@ def _candidates(invocation: Invocation) -> dict[str, Records] | None:
 
 def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None:
     """Refuses a search that a command on this host drives, before torch and the problem load."""
+    from flows.cli.output import tell
     from nas.core.errors import HeirloomError, SearchBusyError
     from nas.search.lease import check_free
 
@@ -89,7 +90,7 @@ def _check_not_driven(candidates: dict[str, Records], *, is_named: bool) -> None
             if is_named:
                 raise
             if isinstance(error, SearchBusyError):  # other errors matter only if this is the search
-                print(f"search {name} is running on this host; checking whether it is this one", file=sys.stderr)
+                tell(f"search {name} is running on this host; checking whether it is this one")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import FAILED, OK, Invocation, complain, run_command
+from flows.cli.command import FAILED, OK, Invocation, run_command
+from flows.cli.output import complain, show, show_line
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _amount(report: VerificationReport) -> str:
 
 def show_report(name: str, report: VerificationReport, seconds: float) -> None:
     """Prints the files read by kind, then each damage, then the consequences."""
-    from flows.cli.formatting import clean, count, duration, size
+    from flows.cli.formatting import count, duration, size
     from flows.views.terminal import open_console, print_table
 
     console, damages, counts = open_console(), report.damages, report.counts
@@ -157,20 +158,20 @@ def show_report(name: str, report: VerificationReport, seconds: float) -> None:
         "damaged": [f"{n_damaged[kind]:,}" for kind in counts],
     }
     print_table(console, columns, frozenset({"read", "size", "damaged"}))
-    print()
+    show()
     if damages:
         rows = {
             "kind": [damage.kind for damage in damages],
-            "path": [clean(damage.path) for damage in damages],
-            "damage": [clean(": ".join(filter(None, (damage.state, damage.detail)))) for damage in damages],
+            "path": [damage.path for damage in damages],
+            "damage": [": ".join(filter(None, (damage.state, damage.detail))) for damage in damages],
             "trials": [_trials(damage.trials) for damage in damages],
         }
         print_table(console, rows)
-        print()
+        show()
     outcome = f"{count(len(damages), 'file')} damaged" if damages else "no damage"
-    console.print(f"{name}: {outcome} ({_amount(report)}, {duration(seconds)})", soft_wrap=True)
+    show_line(f"{name}: {outcome} ({_amount(report)}, {duration(seconds)})")
     for line in _consequences(report):
-        console.print(line, soft_wrap=True)
+        show_line(line)
 
 
 def _trials(numbers: Iterable[int]) -> str:
@@ -252,17 +253,18 @@ def show_mounts(root: BlobStore, second: BlobStore | None) -> None:
     for title, files in (("storage.root", root), ("second", second)):
         if files is None:
             continue
-        print(f"{title:12}  {files.url}")
+        show_line(f"{title:12}  {files.url}")
         if (path := files.local_path("x")) is not None:
-            print(f"{'  mount':12}  {mount_of(path) or 'unknown'}")
+            show(f"{'  mount':12}  {mount_of(path) or 'unknown'}")
             with suppress(OSError):  # a lost server: the checks report it
-                print(f"{'  free':12}  {size(shutil.disk_usage(existing_folder(path)).free)}")
-    print(flush=True)
+                show(f"{'  free':12}  {size(shutil.disk_usage(existing_folder(path)).free)}")
+    show()
+    sys.stdout.flush()
 
 
 def show_results(results: Sequence[CheckResult]) -> None:
     """Prints the results, then the hints."""
-    from flows.cli.formatting import clean, count
+    from flows.cli.formatting import count
     from flows.views.terminal import open_console, print_table
     from nas.storage.maintenance.backend_checks.check import CheckStatus
 
@@ -272,15 +274,15 @@ def show_results(results: Sequence[CheckResult]) -> None:
         "status": [str(result.status) for result in results],
         "ms p50": [_ms(result.quantile_ms(0.5)) for result in results],
         "ms p99": [_ms(result.quantile_ms(0.99)) for result in results],
-        "observed": [clean(result.observed) for result in results],
+        "observed": [result.observed for result in results],
     }
     print_table(console, columns, frozenset({"ms p50", "ms p99"}))
-    print()
+    show()
     counts = {status: sum(result.status == status for result in results) for status in CheckStatus}
     summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-    console.print(f"{count(len(results), 'check')}: {summary}", soft_wrap=True)
+    show_line(f"{count(len(results), 'check')}: {summary}")
     for line in _hints(results):
-        console.print(clean(line), soft_wrap=True)
+        show_line(line)
 
 
 def _hints(results: Sequence[CheckResult]) -> Iterator[str]:

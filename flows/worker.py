@@ -44,7 +44,7 @@ def serve(
     client: ChannelClient, spec: RuntimeSpec, welcome: Message, invocation: Invocation, signals: SignalHandler
 ) -> int:
     """Runs the driver's trials; gives the exit status."""
-    from flows.cli.command import complain
+    from flows.cli.output import complain
     from flows.cli.settings import read_root
     from nas.executors.process_pool import ProcessPool
     from nas.executors.remote.agent import Agent, Ending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -74,6 +75,24 @@ def test_library_does_not_import_conf() -> None:
 def test_tests_are_no_dependency() -> None:
     """Neither package imports a test framework, or a test."""
     assert importers("pytest", "hypothesis", "tests") == set()
+
+
+def prints(path: Path) -> bool:
+    """Returns whether a source calls ``print``, ``console.print`` or ``stdout.write``."""
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return any(re.search(r"(^|console\.)print$|std(out|err)\.write$", ast.unparse(call)) for call in calls)
+
+
+def test_commands_print_clean_text_only() -> None:
+    """All output goes through ``flows.cli.output``, which cleans it; the others clean it themselves."""
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "flows").rglob("*.py") if prints(path)}
+
+    assert found == {
+        "flows/cli/output.py",
+        "flows/report.py",  # csv, json and html
+        "flows/views/progress.py",  # the live display
+        "flows/views/terminal.py",  # tables
+    }
 
 
 UNPICKLERS = frozenset(

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import SECRET_HINT, clean, masked
+from flows.cli.formatting import SECRET_HINT, masked
+from flows.cli.output import complain, prepare_streams, show, tell
 from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
-from nas.core.redaction import without_passwords
 from nas.core.spec import Spec
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
 
     The error of one multirun job does not end the others.
     """
+    prepare_streams()
     statuses = [OK]
     try:
         arguments = Arguments.read(config, sys.argv[1:] if argv is None else argv)
@@ -71,7 +72,7 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
         complain(str(error))
         return MISTAKE
     if arguments.wants_help:
-        print(help_text(config))
+        show(help_text(config))
         return OK
 
     def job(configuration: DictConfig) -> None:
@@ -82,6 +83,8 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
     try:
         _compose(config, arguments, job)
     except KeyboardInterrupt:
+        if statuses[-1] <= 128:  # else the job has told
+            complain(f"interrupted (SIGINT). Run again: {this_command()}")
         statuses.append(130)
     except Exception as error:  # raised by Hydra: ``job`` catches its own errors
         complain(explain(error, config, arguments.overrides))
@@ -167,10 +170,5 @@ def _guarded(body: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception:
-        sys.stderr.write(without_passwords(traceback.format_exc()))
+        tell(traceback.format_exc().rstrip())
         return FAILED
-
-
-def complain(line: str) -> None:
-    """Prints one line on standard error, without passwords and control characters."""
-    print("heirloom: " + clean(without_passwords(" ".join(line.splitlines()))), file=sys.stderr, flush=True)

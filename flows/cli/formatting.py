@@ -11,25 +11,27 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from nas.core.redaction import without_passwords
+from nas.core.redaction import clean, escaped_json, one_line, without_passwords
 from nas.core.trial import Trial
 from nas.training.problem import LATENCY
 
 SECRET_HINT = "  # replace *** by the secret"
 """Appended to a printed command whose secrets are masked. A shell reads it as a comment."""
 
-_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML and terminals refuse: control characters except tab and newline, and lone surrogates."""
-
-
-def clean(text: object) -> str:
-    """Returns the text with control characters replaced."""
-    return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
-
 
 def markup(text: object) -> str:
     """Returns the text escaped for HTML and SVG, attribute values included."""
     return html.escape(clean(text))
+
+
+def markdown(text: object) -> str:
+    """Returns the text as one line of Markdown without markup, for a table's cell too."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", one_line(text))
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Returns a value as JSON, in which escapes replace what a terminal would obey."""
+    return escaped_json(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent))
 
 
 def masked(override: str) -> str:
@@ -78,7 +80,7 @@ def last_line(text: str | None) -> str | None:
 
 def failure_line(trial: Trial) -> str:
     """Returns reason and error of a FAILED trial in one line."""
-    return clean(": ".join(filter(None, [trial.reason and str(trial.reason), last_line(trial.error)])))
+    return one_line(": ".join(filter(None, [trial.reason and str(trial.reason), last_line(trial.error)])))
 
 
 def brief(value: Any) -> str:
@@ -120,5 +122,5 @@ def cell(column: str, value: Any) -> str:
     elif column.endswith(".nodes"):
         return clean(brief(value))
     if isinstance(value, list | dict | bool):
-        return json.dumps(value, ensure_ascii=False)
+        return as_json(value)
     return number(value, 5) if isinstance(value, float) else clean(value)

@@ -17,8 +17,10 @@ from typing import Any
 
 import httpx
 
+from flows.cli.formatting import markdown
 from flows.engine.run_log import RunLog
 from nas.core.metric import Metric
+from nas.core.redaction import clean
 from nas.core.trial import Trial
 from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLost
 
@@ -189,7 +191,7 @@ class RunArtifacts:
         self._is_stale = False
 
     def _create(self, key: str, about: str, text: str, task_run: str | None = None) -> str:
-        body = {"key": key, "type": "markdown", "description": about, "data": text}
+        body = {"key": key, "type": "markdown", "description": about, "data": clean(text)}
         body |= {"flow_run_id": self._flow_run} | ({} if task_run is None else {"task_run_id": task_run})
         return str(self._send("POST", "/artifacts/", body).json()["id"])
 
@@ -235,7 +237,7 @@ def checkpoint_text(trial: Trial) -> str:
         *(("pack", f"`{pack.path}`") for pack in trial.checkpoint.packs),
         ("bytes", f"{trial.checkpoint.own_bytes:,}"),
         ("digest", f"`{trial.checkpoint.manifest.digest}`"),
-        ("donor", "-" if trial.donor is None else f"trial {trial.donor}"),
+        ("donor", "-" if trial.donor is None else f"trial {markdown(trial.donor)}"),
         ("inherited", inherited),
     ]
     return f"# Checkpoint of trial {trial.number}\n\n| | |\n| --- | --- |\n" + "\n".join(
@@ -246,13 +248,14 @@ def checkpoint_text(trial: Trial) -> str:
 def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
     """Returns the Markdown table of the best trials so far."""
     head = (
-        f"# Leaderboard\n\n| | trial | {metric.name} | stage | generation | donor | inherited |\n"
+        f"# Leaderboard\n\n| | trial | {markdown(metric.name)} | stage | generation | donor | inherited |\n"
         + "| --- " * 7
         + "|\n"
     )
     rows = [
-        f"| {place} | {t.number} | {t.metrics[metric.name]:.4f} | {t.stage} | {t.generation} | "
-        f"{'-' if t.donor is None else t.donor} | {'-' if t.inherited_share is None else f'{t.inherited_share:.0%}'} |"
+        f"| {place} | {t.number} | {t.metrics[metric.name]:.4f} | {markdown(t.stage)} | {t.generation} | "
+        f"{'-' if t.donor is None else markdown(t.donor)} | "
+        f"{'-' if t.inherited_share is None else f'{t.inherited_share:.0%}'} |"
         for place, t in enumerate(leaders, 1)
     ]
     return head + "\n".join(rows)

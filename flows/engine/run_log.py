@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from flows.cli.formatting import clean, failure_line, number
-from nas.core.redaction import without_passwords
+from flows.cli.formatting import failure_line, number
+from nas.core.redaction import clean, without_passwords
 from nas.core.trial import State, Trial
 from nas.executors.events import Event, Finished, Notice, TrialLost
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import OK, Invocation, complain, this_command
+from flows.cli.command import OK, Invocation, this_command
 from flows.cli.formatting import count
+from flows.cli.output import complain, show_line, tell
 from flows.cli.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
 from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun
@@ -150,10 +151,10 @@ class Engine:
             if end is not None:
                 larger = (budget_names or {}).get(end, f"budget.{end}")
                 more = f"raise {larger}, or" if end != "tuner" else "its tuner has no more proposals;"
-                print(f"search {context.name} is finished: {more} choose another seed or name")
+                show_line(f"search {context.name} is finished: {more} choose another seed or name")
                 return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
-                check_free(records, notify=lambda text: print(text, file=sys.stderr))
+                check_free(records, notify=tell)
         if (gate := context.machine.gate) is not None:
             gate.check()
         self.prepare(context.machine.runner)
@@ -202,7 +203,6 @@ class Engine:
         wanted = pipeline.ranking.n_trials_by_stage(n_trials)
         done = [trial for trial in trials if trial.is_finished]
         with Progress(pipeline.prepared.problem.metrics, wanted, trials) as progress:
-            self._signals.display = progress
             if prepared.left_out:
                 names = ", ".join(sorted(prepared.left_out))
                 progress.note(f"policies skipped, not declared by the problem: {names}")

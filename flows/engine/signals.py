@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from flows.cli.command import complain
-from flows.views.progress import Progress
+from nas.core.redaction import one_line
 from nas.executors.events import StopRequested
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-SHOW_CURSOR = b"\x1b[?25h\r\n"
+END_OF_DISPLAY = b"\x1b[?25h\r\n"
+"""Shows the cursor, which the live display hides, and begins a line."""
 REPEAT_S = 0.2
 """Signals within this time count as one: ``timeout`` signals process and group."""
 
@@ -36,8 +36,6 @@ class SignalHandler:
     def __init__(self, command: str) -> None:
         self.signal: int | None = None
         """Number of the first signal, once it was posted."""
-        self.display: Progress | None = None
-        """Live display that must stop before a line is printed."""
         self._command = command
         self._post: Callable[[StopRequested], None] | None = None
         self._told_at = 0.0
@@ -80,10 +78,13 @@ class SignalHandler:
             self._is_leaving = False
             raise KeyboardInterrupt
         elif time.monotonic() > self._told_at + REPEAT_S:
-            if self.signal is None:
-                if self.display is not None:
-                    self.display.stop()
-                complain(f"interrupted ({signal.Signals(number).name}): no trial was running. Resume: {self._command}")
-            elif sys.stderr.isatty():  # the live display has hidden the cursor
-                os.write(2, SHOW_CURSOR)
+            self._tell(number)
             os._exit(128 + number)
+
+    def _tell(self, number: int) -> None:
+        """Writes the line that resumes, past Python's buffers, which this thread may be using."""
+        what = "no trial was running" if self.signal is None else "at once; finished trials are kept"
+        line = f"heirloom: interrupted ({signal.Signals(number).name}): {what}. Resume: {self._command}"
+        ended = END_OF_DISPLAY if sys.stderr.isatty() else b""
+        with suppress(OSError):  # standard error may be closed
+            os.write(2, ended + one_line(line).encode(sys.stderr.encoding, "backslashreplace") + b"\n")

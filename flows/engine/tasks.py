@@ -19,8 +19,9 @@ from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.cli.formatting import clean, failure_line
+from flows.cli.formatting import failure_line
 from nas.core.errors import HeirloomError
+from nas.core.redaction import one_line
 from nas.core.trial import State as TrialState
 from nas.core.trial import Trial
 from nas.executors.event_queue import POLL_S, EventQueue
@@ -61,9 +62,9 @@ def state_of(event: Event | None) -> State[Any]:
         case TrialLost(why="interrupted"):
             return Cancelled(message="interrupted: runs again in the next session")
         case TrialLost(why=why):
-            return Crashed(message=clean(why))
+            return Crashed(message=one_line(why))
         case ExecutorFailed(error=error):
-            return Failed(message=clean(error))
+            return Failed(message=one_line(error))
     return Completed(name="Restored", message="finished in an earlier session")
 
 
@@ -232,7 +233,7 @@ def sources_of(trial: Trial) -> list[int]:
 def tags_of(trial: Trial) -> list[str]:
     """Returns the tags of a task run, by which the UI filters."""
     return [
-        f"stage:{trial.stage}",
+        f"stage:{one_line(trial.stage)}",
         f"generation:{trial.generation}",
         f"job:{trial.job}",
         *(f"policy:{policy}" for policy in sorted(trial.policies)),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import clean, count, duration, last_line, size
+from flows.cli.formatting import count, duration, last_line, size
+from flows.cli.output import tell
 from nas.core.metric import Metric
 from nas.core.ranking import winner_key
+from nas.core.redaction import one_line
 from nas.core.trial import State, Trial
 from nas.executors.events import (
     Event,
@@ -70,7 +71,7 @@ class Progress:
         """The thing that all trials wait for, shown until it is None again."""
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
-        self._spinner = Spinner("dots")
+        self._spinner = Spinner("dots" if self._console.encoding.startswith("utf") else "line")
         self._bar = ProgressBar(self._total(), sum(self._n_done.values()), width=BAR_WIDTH)
         self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=4)
 
@@ -95,9 +96,9 @@ class Progress:
     def note(self, text: str) -> None:
         """Prints a line that stays."""
         if self._is_live:
-            self._console.print(clean(text), soft_wrap=True)
+            self._console.print(one_line(text), soft_wrap=True)
         else:
-            print(clean(text), file=sys.stderr, flush=True)
+            tell(one_line(text))
 
     def observe(self, event: Event) -> None:
         """Updates the display after an event of the search."""
@@ -203,7 +204,7 @@ class Progress:
         count = f"{n_done} trials" if total is None else f"{n_done}/{total} trials"
         first = Table.grid(padding=(0, 1))
         first.add_row(self._spinner, self._bar, Text(f"{count}, {', '.join(times)}", overflow="ellipsis", no_wrap=True))
-        return Group(first, Text(f"  {clean(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
+        return Group(first, Text(f"  {one_line(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
 
     def _shown_detail(self) -> str:
         if self.waits_for is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flows.cli.formatting import brief, count, last_line
+from flows.cli.output import show_line
 from flows.cli.overrides import as_shell
 from flows.views.fronts import front_lines
 from flows.views.table import flat_point
@@ -12,7 +13,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.redaction import without_passwords
-from nas.core.trial import State
+from nas.core.trial import State, Trial
 from nas.search.pipeline import Summary
 
 DEFAULT_ROOT = "heirloom"
@@ -28,7 +29,7 @@ def print_summary(
     has_options: bool = False,
     ended: str | None = None,
     hours: tuple[float, float] | None = None,
-    write: Callable[[str], object] = print,
+    write: Callable[[str], object] = show_line,
 ) -> None:
     """Prints the best trial, paths and the next commands.
 
@@ -91,11 +92,17 @@ def print_summary(
     with_what += ["the password of storage.root for ***"] if shown != root else []
     write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
     write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
-    write(f"  python -m flows.report {as_shell([*where, f'trial={winner.number if winner else 0}'])}")
-    if final is not None:
+    write(f"  python -m flows.report {as_shell([*where, f'trial={_shown_first(lineage, winner)}'])}")
+    if final is not None and winner is not None:
         write(f"  python -m flows.final {' '.join([as_shell(where), *more, 'finalists=4'])}")
     else:
         write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")
+
+
+def _shown_first(lineage: Lineage, winner: Trial | None) -> int:
+    """Returns the trial whose log is worth reading: the winner, else the first that failed."""
+    failed = (trial for trial in lineage if trial.state == State.FAILED)
+    return 0 if (trial := winner or next(failed, None)) is None else trial.number
 
 
 def outdated_lines(lineage: Lineage) -> list[str]:

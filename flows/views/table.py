@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import last_line
+from flows.cli.formatting import as_json, last_line
 from nas.core.pareto import numbers_on_front
+from nas.core.redaction import clean
 from nas.core.trial import Trial
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ Tests = Mapping[int, Mapping[str, Any]]
 """Test records by trial: ``{"metrics": {...}}`` or ``{"error": line}``."""
 
 SECOND_PARENT = "second_parent"
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", *"\uff1d\uff0b\uff0d\uff20")
+"""Beginnings of formulas in spreadsheets (OWASP, CSV injection); ``clean`` turns a carriage return into a newline."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 _FIRST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
     "trial": ("Int64", lambda t: t.number),
@@ -113,10 +117,14 @@ def to_table(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str] | No
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Returns the table as csv; unknown values are empty, lists and dicts are JSON."""
+    """Returns the table as csv; unknown values are empty, lists and dicts are JSON.
+
+    A ``'`` stands before texts that a spreadsheet would take for formulas.
+    """
     shown = table.copy()
-    for name in shown.select_dtypes("object").columns:
-        shown[name] = [_json_of_structure(value) for value in shown[name]]
+    for name in shown.select_dtypes(["object", "string"]).columns:
+        shown[name] = [_csv_cell(value) for value in shown[name]]
+    shown.columns = [_csv_cell(name) for name in shown.columns]
     return str(shown.to_csv(index=False, lineterminator="\n"))
 
 
@@ -128,7 +136,7 @@ def to_json(table: pd.DataFrame) -> str:
         str(name): [None if value is pd.NA else value for value in table[name].tolist()] for name in table.columns
     }
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return "[" + ",".join(f"\n{json.dumps(row, ensure_ascii=False, allow_nan=False)}" for row in rows) + "\n]\n"
+    return "[" + ",".join(f"\n{as_json(row)}" for row in rows) + "\n]\n"
 
 
 def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -175,5 +183,10 @@ def _dtype(values: Sequence[Any], wanted: str | None) -> Any:
     return "object"
 
 
-def _json_of_structure(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, list | dict | bool):
+        return as_json(value)
+    if not isinstance(value, str):
+        return value
+    text = clean(value)
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text

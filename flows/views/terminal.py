@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import brief, cell, clean, count, number
+from flows.cli.formatting import brief, cell, count, number
+from flows.cli.output import show, show_line
 from flows.views.fronts import front_lines
 from flows.views.searches import search_lines, states_text
 from flows.views.summary import outdated_lines
 from flows.views.table import lineage_columns
+from nas.core.redaction import one_line
 from nas.core.spec import Spec
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def open_console() -> Console:
 
 def print_table(console: Console, columns: Mapping[str, Sequence[str]], right: frozenset[str] = frozenset()) -> None:
     """Prints a table; columns in ``right`` are aligned to the right."""
+    columns = {one_line(name): [one_line(value) for value in values] for name, values in columns.items()}
     n_rows = len(next(iter(columns.values()), ()))
     if n_rows > _MANY_ROWS:
         _print_plainly(columns, right)
@@ -76,7 +78,7 @@ def _print_plainly(columns: Mapping[str, Sequence[str]], right: frozenset[str]) 
             text.rjust(width) if name in right else text.ljust(width)
             for (name, width), text in zip(widths.items(), row, strict=True)
         )
-        print("  ".join(cells).rstrip())
+        show_line("  ".join(cells).rstrip())
 
 
 def print_searches(console: Console, searches: Sequence[Snapshot]) -> None:
@@ -105,9 +107,9 @@ def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = Fa
     if fitting:
         right = frozenset(name for name in fitting if all(isinstance(v, int | float | None) for v in full[name]))
         print_table(console, {name: shown[name] for name in fitting}, right)
-        console.print()
+        show()
     for line in summary_lines(snapshot):
-        console.print(line, soft_wrap=True)
+        show_line(line)
     return len(shown) - len(fitting)
 
 
@@ -118,7 +120,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     lines += [_searched(snapshot), *outdated_lines(snapshot.lineage)]
     trial, best = snapshot.winner, snapshot.best or {}
     if trial is None:
-        return [clean(line) for line in lines]
+        return lines
     tested = snapshot.tests.get(trial.number, {}).get("metrics") or {}
     line = [*reversed([t.number for t in snapshot.lineage.ancestors(trial.number)]), trial.number]
     descent = f", descends from {' > '.join(map(str, line[:-1]))}" if 1 < len(line) <= 16 else ""
@@ -129,7 +131,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     lines += front_lines(snapshot.lineage, snapshot.metrics)
     if best.get("export"):
         lines.append(f"export of trial {best.get('trial')}: {snapshot.url.rstrip('/')}/{best['export']}")
-    return [clean(line) for line in lines]
+    return lines
 
 
 def _searched(snapshot: Snapshot) -> str:
@@ -206,47 +208,48 @@ def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> No
     apart = ("cost", "inheritance", "ancestors", "curve", "log", "other_logs", "error")
     fields = {n: v for n, v in record.items() if v != [] and cell(n, v) and n not in apart}
     width = max(len(name) for name in fields)
-    print(f"trial {trial.number} of {snapshot.name}\n")
+    show(f"trial {trial.number} of {snapshot.name}\n")
     for name, value in fields.items():
         text = ", ".join(map(str, value)) if name == "children" else cell(name, value)
-        print(f"  {name:{width}}  {clean(text)}")
+        show_line(f"  {name:{width}}  {text}")
     _print_parts("cost", trial.cost)
     _print_parts("inheritance", trial.inheritance)
     _print_ancestors(snapshot, trial)
     if trial.curve:
-        print("\nreports\n")
+        show("\nreports\n")
         for step, metrics in trial.curve:
-            print(f"  step {step:>6}  {', '.join(f'{name} {number(value)}' for name, value in metrics.items())}")
+            show_line(f"  step {step:>6}  {', '.join(f'{name} {number(value)}' for name, value in metrics.items())}")
     if trial.error:
-        print("\nerror\n")
-        print("\n".join(f"  {line}" for line in clean(trial.error).rstrip().splitlines()))
+        show("\nerror\n")
+        for line in trial.error.rstrip().splitlines():
+            show_line(f"  {line}")
     for what in sorted(logs, key=lambda what: (not what.startswith("attempt"), what != "")):
         log = logs[what]
-        print(f"\nlog of {what}\n" if what else "\nlog\n" if log else "\nno log")
+        show(f"\nlog of {what}\n" if what else "\nlog\n" if log else "\nno log")
         if log:
-            sys.stdout.write(log if log.endswith("\n") else f"{log}\n")
+            show(log.removesuffix("\n"))
 
 
 def _print_parts(title: str, parts: Mapping[str, Any]) -> None:
     if not parts:
         return
-    print(f"\n{title}\n")
+    show(f"\n{title}\n")
     for name, value in parts.items():
         if isinstance(value, Mapping):
-            print(f"  {clean(name)}{'' if value else ': none'}")
+            show_line(f"  {name}{'' if value else ': none'}")
             for what, why in value.items():
-                print(f"    {clean(what)}: {clean(why if isinstance(why, str) else json.dumps(why))}")
+                show_line(f"    {what}: {why if isinstance(why, str) else json.dumps(why)}")
         else:
-            print(f"  {clean(name)}: {clean(brief(value))}")
+            show_line(f"  {name}: {brief(value)}")
 
 
 def _print_ancestors(snapshot: Snapshot, trial: Trial) -> None:
     ancestors = snapshot.lineage.ancestors(trial.number)
     if not ancestors:
         return
-    print("\nancestors\n")
+    show("\nancestors\n")
     for elder in ancestors:
         score = elder.value(snapshot.metric.name)
         shown = str(elder.state) if score is None else f"{snapshot.metric.name} {number(score)}"
         share = "" if elder.inherited is None or elder.donor is None else f", {elder.inherited:.0%} from {elder.donor}"
-        print(f"  {elder.number:>6}  generation {elder.generation}, {shown}{share}")
+        show_line(f"  {elder.number:>6}  generation {elder.generation}, {shown}{share}")

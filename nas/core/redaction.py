@@ -1,10 +1,32 @@
-"""Removal of passwords from URLs in messages."""
+"""Removal of passwords and of what terminals obey from texts that are shown."""
 
 from __future__ import annotations
 
 import re
 
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
+)
+"""Characters that terminals and pages obey, and XML refuses.
+
+Control characters except tab and newline, bidirectional and line controls, lone surrogates.
+"""
 _PASSWORD = re.compile(r"(?<=://)([^/:\n]*):([^/\n]*)@")
+
+
+def clean(text: object) -> str:
+    """Returns the text with U+FFFD for each character that a terminal would obey."""
+    return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", re.sub(r"\r\n?", "\n", str(text)))
+
+
+def one_line(text: object) -> str:
+    """Returns the clean text with its lines joined by spaces."""
+    return clean(text).strip("\n").replace("\n", " ")
+
+
+def escaped_json(text: str) -> str:
+    """Returns a JSON text of the same value that holds nothing a terminal would obey."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def without_passwords(text: str) -> str:

@@ -231,7 +231,7 @@ def test_one_trial(root: Path) -> None:
     assert "ancestors\n" in done.stdout
     assert "  ValueError: width 8\n" in done.stdout
     assert done.stdout.endswith("no log\n")
-    assert logged.stdout.endswith("log\n\nhällo\n\x1b[1mepoch 1\x1b[0m\N{REPLACEMENT CHARACTER}\n")
+    assert logged.stdout.endswith("log\n\nhällo\n\ufffd[1mepoch 1\ufffd[0m\ufffd\n")
 
 
 def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

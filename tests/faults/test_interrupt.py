@@ -117,6 +117,7 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
     assert (records(search).read("sessions/0001.beat") or {})["stopping"]
     assert not trials(search)[0].is_finished
     assert "Traceback" not in done.err
+    assert done.err.splitlines()[-1].endswith(f"Resume: python -m flows.search {' '.join(command)}")
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.2, 1.0, "server"], ids=str)

@@ -486,11 +486,13 @@ def test_a_failed_trial_triggers_an_automation_and_has_a_log(server: Server, com
 def test_a_search_without_a_score_is_a_failed_flow_run(server: Server, command: Command) -> None:
     """The flow run is Failed, once, where the command's status is 1."""
     process = command.start(*CHAINS, "tuner.outcomes=failed", "budget.trials=2", "name=scoreless", "runner=threads")
-    _, error = process.communicate(timeout=100)
+    output, error = process.communicate(timeout=100)
     (flow_run,) = server.flow_runs("scoreless")
 
     assert process.returncode == 1
     assert "no trial of 2 has a score" in error
+    assert "flows.report" in output
+    assert "flows.final" not in output
     assert (flow_run["state_name"], flow_run["run_count"]) == ("Failed", 1)
     assert "no trial of 2 has a score" in flow_run["state"]["message"]
 

@@ -12,6 +12,7 @@ from typing import Any
 from nas.compat.nni.tuner_calls import TunerCall, ids_text
 from nas.compat.nni.tuner_process import TunerProcess
 from nas.core.errors import SearchFailedError
+from nas.core.redaction import clean
 
 BUSY_SHARE = 0.05
 """A tuner is busy if it uses more than this share of a core."""
@@ -144,7 +145,7 @@ class TunerClient:
                 return
             name = self._names.pop(reply["call"], "")
             if "error" in reply:
-                print(reply["error"], file=sys.stderr, flush=True)
+                print(clean(reply["error"]), file=sys.stderr, flush=True)
                 self._end_with(f"the tuner {self._name} raised in {name}: {reply['last']}")
                 return
             self._telling.discard(reply["call"])

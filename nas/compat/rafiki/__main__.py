@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nas.compat.rafiki.template import importing
 from nas.core.errors import ConfigurationError, HeirloomError
+from nas.core.redaction import clean
 from nas.core.tracebacks import traceback_of
 
 
@@ -28,14 +29,14 @@ def main() -> int:
         return _fail(error, 1)
     except Exception as error:  # of the file's code, or of a method of the template
         notes = vars(error).pop("__notes__", [])
-        print(traceback_of(error), end="", file=sys.stderr)
+        print(clean(traceback_of(error)), end="", file=sys.stderr)
         return _fail(notes[-1] if notes else f"{sys.argv[0]} raised {type(error).__name__}: {error}", 1)
     return 0
 
 
 def _fail(why: object, status: int) -> int:
     sys.stdout.flush()
-    print(f"heirloom: {why}", file=sys.stderr)
+    print(f"heirloom: {clean(why)}", file=sys.stderr)
     return status
 
 

@@ -20,6 +20,7 @@ from nas.compat.rafiki.space import knob_values
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, HeirloomError
+from nas.core.redaction import clean
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.core.validation import closest_names
@@ -170,11 +171,11 @@ class _SearchRun:
             tested = summary.tests.get(self.best.number, {})
             if "error" in tested:
                 log = self.records.other_logs(self.best)["test"]
-                print(log, end="")
+                print(clean(log), end="")
                 raise TemplateFailedError(f"the test of trial {self.best.number} failed: {log.splitlines()[-1]}")
             self.test_score = tested.get("metrics", {}).get("score")
             score = number_text(self.best.metrics["score"])
-            print(f"best: trial {self.best.number}, score {score}, knobs {self.knobs(self.best)}")
+            print(f"best: trial {self.best.number}, score {score}, knobs {clean(self.knobs(self.best))}")
             if self.test_score is not None:
                 print(f"score on the test data: {number_text(self.test_score)}")
 
@@ -189,8 +190,8 @@ class _SearchRun:
     def _print(self, event: Event) -> None:
         if isinstance(event, Finished):
             trial = event.trial
-            print(f"trial {trial.number} ({trial.stage}): {self.knobs(trial)}")
-            print(self.records.log(trial.number), end="")
+            print(f"trial {trial.number} ({trial.stage}): {clean(self.knobs(trial))}")
+            print(clean(self.records.log(trial.number)), end="")
             if trial.state is State.FAILED:
                 why = (trial.error or f"{trial.reason}").strip().splitlines()[-1]
                 raise TemplateFailedError(f"trial {trial.number} failed: {why}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -10,10 +11,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from flows.views.table import lineage_table, to_csv, to_json
+from flows.views.table import lineage_table, to_csv, to_json, to_table
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy
+from nas.core.redaction import clean
 from nas.core.trial import Reason, State
 from tests.support.sample_searches import evolved, trial
 
@@ -147,6 +149,29 @@ def test_csv_round_trip() -> None:
         read = [None if pd.isna(text) else float(text) for text in back[name]]
         assert read == [None if value is pd.NA else value for value in table[name]]
     assert json.loads(back["point.cell.ops"][0]) == ["conv", "skip"]
+
+
+def test_csv_has_no_formulas() -> None:
+    """Texts that a spreadsheet would compute get a ``'``; numbers, and texts that are numbers, stay as they are."""
+    texts = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1", "-nan", "plain", "-1.5e-3", "\x1b[2J\u202e"]
+    trials = [trial(n, score=-0.5, point={"word": text, "list": ["=1"]}) for n, text in enumerate(texts)]
+    rows = list(csv.DictReader(io.StringIO(to_csv(lineage_table(Lineage.of(trials))))))
+
+    assert [row["point.word"] for row in rows] == [
+        *("'=1+1", "'+1+1", "'-1+1", "'@SUM(A1)", "'\t=1", "'\n=1", "'\uff1d1", "'-nan", "plain", "-1.5e-3"),
+        "\ufffd[2J\ufffd",
+    ]
+    assert {row["metric.accuracy"] for row in rows} == {"-0.5"}
+    assert to_csv(to_table({"=name": [1]})) == "'=name\n1\n"
+
+
+def test_json_escapes_what_a_terminal_obeys() -> None:
+    """The json is printable as it stands, and its values are the records'."""
+    odd = "\x1b]0;t\x07\x9b2J\u202e\u2066\u2028"
+    text = to_json(lineage_table(Lineage.of([trial(0, point={odd: odd})])))
+
+    assert clean(text) == text
+    assert strict(text)[0][f"point.{odd}"] == odd
 
 
 def test_json_rows() -> None:

@@ -1,0 +1,43 @@
+"""Text on standard output and standard error; no other module of the commands prints."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+
+from nas.core.redaction import clean, one_line, without_passwords
+
+
+def show(text: object = "") -> None:
+    """Prints a text on standard output, without what a terminal would obey."""
+    print(clean(text))
+
+
+def show_line(text: object) -> None:
+    """Prints a text as one line on standard output."""
+    show(one_line(text))
+
+
+def tell(text: object) -> None:
+    """Prints a text on standard error, without passwords and what a terminal would obey."""
+    print(clean(without_passwords(str(text))), file=sys.stderr, flush=True)
+
+
+def complain(line: str) -> None:
+    """Prints one line of Heirloom on standard error."""
+    tell("heirloom: " + one_line(line))
+
+
+def prepare_streams() -> None:
+    """Lets both streams write any text: characters that the terminal lacks become backslash escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if logging.lastResort is not None:  # prints warnings, which may hold text of a problem
+        logging.lastResort.setFormatter(_CleanFormatter())
+
+
+class _CleanFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record))

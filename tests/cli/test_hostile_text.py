@@ -1,0 +1,74 @@
+"""Names, values, errors and logs with characters that a terminal obeys or lacks, through every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nas.core.redaction import clean
+from tests.support.commands import Command, Done
+
+pytestmark = pytest.mark.slow
+
+ODD = r"größe \x1b]0;title\x07\x1b[2J\x9b31m\u202egnitirw\u2066"
+PROBLEM = f"""
+from nas import Choice, Float, Metric, ParameterSpace, Policy, Problem
+from torch import nn
+
+ODD = "{ODD}"
+
+
+class OddProblem(Problem):
+    metrics = (Metric("accuracy"),)
+    policies = frozenset({{Policy.EARLY_STOP}})
+
+    def __init__(self):
+        self.space = ParameterSpace({{"rate": Float(0.1, 1.0), "word" + ODD: Choice("one" + ODD, "two" + ODD)}})
+
+    def train(self, run):
+        print(ODD)
+        run.report(1, **{{"accuracy": 0.5, "loss" + ODD: 0.25}})
+        if run.number in (1, 2):
+            raise ValueError(ODD)
+        run.save(nn.Linear(1, 1))
+        return {{"accuracy": run.point["rate"], "size" + ODD: 3.0}}
+
+    def test(self, run):
+        raise ValueError(ODD)
+"""
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+
+
+@pytest.mark.parametrize("variables", [{}, ASCII], ids=["utf-8", "ascii"])
+def test_every_command_is_clean(tmp_path: Path, variables: dict[str, str]) -> None:
+    """Each ends with its status and shows nothing that a terminal obeys; an ASCII terminal gets escapes."""
+    (here := tmp_path / "here").mkdir()
+    (here / "odd_problem.py").write_text(PROBLEM, encoding="utf-8")
+    own = "problem._target_=odd_problem.OddProblem"
+
+    def run(command: str, *overrides: str) -> Done:
+        arguments = (*overrides, "storage.root='wörter'", "name=s")
+        with Command(here, *arguments, module=f"flows.{command}", **variables) as process:
+            return process.wait(60)
+
+    shown = [
+        run("search", "+tuner=random", own, "budget.trials=4", "runner=debug"),
+        run("final", own, "runner=debug", "finalists=3"),
+        run("report"),
+        run("report", "columns=all"),
+        run("report", "trial=0"),
+        run("report", "trial=1"),
+        run("report", "trial=1", "format=json"),
+        run("report", "format=json"),
+        run("report", "format=csv"),
+        run("gc", own, "keep=best:1"),
+        run("verify"),
+    ]
+
+    assert [done.status for done in shown] == [0] * 11, [done.err for done in shown]
+    for done in shown:
+        assert clean(done.out + done.err) == done.out + done.err
+        assert "Traceback" not in done.out + done.err or "trial 1 " in done.out or "ValueError" in done.out
+        assert variables == {} or (done.out + done.err).isascii()
+    assert "ValueError" in shown[0].err + shown[5].out

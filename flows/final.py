@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import Invocation, run_command
 from flows.cli.output import complain
+from flows.cli.program import command
 
 if TYPE_CHECKING:
     from flows.cli.settings import Machine
@@ -36,7 +37,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.storage.records import Records
 
     if invocation.values["name"] is None:
-        raise ConfigurationError("no name: add name=N; `python -m flows.report` lists the searches")
+        raise ConfigurationError(f"no name: add name=N; `{command('report')}` lists the searches")
     files = find_search(reach_root(invocation.values), str(invocation.values["name"]), time.time(), complain)
     name = files.url.rpartition("/")[2]
     machine = read_machine(invocation.values)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show, show_line, tell
+from flows.cli.program import command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def read_collection(invocation: Invocation) -> Collection:
 
     values = invocation.values
     if values["name"] is None:
-        raise ConfigurationError("no name: add name=N, or name=last. `python -m flows.report` lists the searches.")
+        raise ConfigurationError(f"no name: add name=N, or name=last. `{command('report')}` lists the searches.")
     retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
     root = reach_root(values)
     if root.in_process:

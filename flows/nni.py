@@ -107,15 +107,17 @@ def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        from flows.cli.program import command
         from nas.core.errors import ConfigurationError
 
-        raise ConfigurationError(f"{message}. Write python -m flows.nni --config config.yml [--root URL].")
+        raise ConfigurationError(f"{message}. Write {command('nni')} --config config.yml [--root URL].")
 
 
 def _parser() -> argparse.ArgumentParser:
+    from flows.cli.program import command
     from nas.compat.nni.tuner import WAIT_TIMEOUT_S
 
-    parser = _Parser(prog="python -m flows.nni", description="Runs an NNI experiment unchanged.")
+    parser = _Parser(prog=command("nni"), description="Runs an NNI experiment unchanged.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
     parser.add_argument("--root", metavar="URL", help="storage.root for the records; default: heirloom")
     parser.add_argument(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def main() -> int:
     """Runs the command; gives its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports; then the worker takes signals in
-    from flows.cli.command import run_command, this_command
+    from flows.cli.command import run_command
+    from flows.cli.program import this_command
     from flows.cli.settings import TOKEN_VARIABLE
     from flows.engine.signals import SignalHandler
 

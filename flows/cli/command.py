@@ -6,7 +6,6 @@ Only this module and ``flows.cli.overrides`` import Hydra. They return plain Pyt
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
 import tempfile
@@ -15,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import SECRET_HINT, masked
 from flows.cli.output import complain, prepare_streams, show, tell
 from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
+from flows.cli.program import this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.spec import Spec
 
@@ -75,7 +74,10 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
         show(help_text(config))
         return OK
 
+    here = os.getcwd()
+
     def job(configuration: DictConfig) -> None:
+        os.chdir(here)  # hydra.job.chdir=true would change what relative paths mean
         statuses.append(_guarded(lambda: body(_invocation(config, configuration, arguments))))
         if statuses[-1] > 128:  # an interruption ends the other jobs too
             raise KeyboardInterrupt
@@ -90,13 +92,6 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
         complain(explain(error, config, arguments.overrides))
         statuses.append(MISTAKE)
     return max(statuses)
-
-
-def this_command() -> str:
-    """Returns the command line of this process for a shell, with credentials masked."""
-    module = getattr(sys.modules["__main__"].__spec__, "name", None) or sys.argv[0]
-    shown = [masked(text) for text in sys.argv[1:]]
-    return shlex.join(["python", "-m", module, *shown]) + (SECRET_HINT if shown != sys.argv[1:] else "")
 
 
 def _compose(config: str, arguments: Arguments, job: Callable[[DictConfig], None]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows.cli.formatting import masked
+from flows.cli.program import command
 from nas.core.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -220,7 +221,7 @@ def unknown_key(key: str, config: str) -> str:
     known = _names_of_keys(config)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     did_you_mean = f"; did you mean {known[near[0]]}?" if near and known[near[0]] != key else ""
-    return f"unknown key {key}{did_you_mean} (python -m flows.{config} --help shows all keys)"
+    return f"unknown key {key}{did_you_mean} ({command(config)} --help shows all keys)"
 
 
 def _names_of_keys(config: str) -> dict[str, str]:
@@ -238,7 +239,8 @@ def help_text(config: str) -> str:
     """Returns the help text: groups with their choices, and the command's yaml with its comments."""
     body = page_of(config).partition("\n\n")[2].strip().splitlines()
     first = page_of(config).splitlines()[0].removeprefix("# ").partition(": ")[0]
-    lines = [f"usage: python -m flows.{config} [GROUP=CHOICE ...] [KEY=VALUE ...]", f"for example: {first}", ""]
+    first = first.replace(f"python -m flows.{config}", command(config))
+    lines = [f"usage: {command(config)} [GROUP=CHOICE ...] [KEY=VALUE ...]", f"for example: {first}", ""]
     lines += ["groups and their choices:"]
     for group in groups_of(config):
         plus = "+" if group in ADDED else ""

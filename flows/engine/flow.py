@@ -13,6 +13,7 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.cli.program import command
 from flows.engine.artifacts import RunArtifacts, api_client
 from flows.engine.tasks import PrefectExecutor, tags_without_limits
 from flows.views.summary import failure_of
@@ -133,7 +134,7 @@ class FlowRun:
         root = context.records.files.url.rpartition("/")[0]
         hint = " (replace `***` by the password)" if without_passwords(context.root) != context.root else ""
         artifacts.introduce(
-            f"The whole lineage: `python -m flows.report name={context.name} storage.root={root} format=html`{hint}",
+            f"The whole lineage: `{command('report')} name={context.name} storage.root={root} format=html`{hint}",
             tags=[f"search:{context.name}", f"session:{self._run.session}"],
             earlier=earlier,
             finished=[trial for trial in context.records.load()[0] if trial.is_finished] if earlier else [],

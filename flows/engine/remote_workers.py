@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flows.cli.formatting import SECRET_HINT, count
 from flows.cli.overrides import as_shell
+from flows.cli.program import command
 from flows.cli.settings import TOKEN_VARIABLE
 from flows.cli.trusted_code import repeated_words
 from nas.core.redaction import without_passwords
@@ -60,4 +61,4 @@ def worker_line(context: SearchContext, spec: RuntimeSpec, gate: Gate, port: int
     token = f'"${TOKEN_VARIABLE}"' if os.environ.get(TOKEN_VARIABLE) else gate.token
     hint = "  # and its storage.options" if context.options else ""
     hint = SECRET_HINT if shown != url else hint
-    return f"{TOKEN_VARIABLE}={token} python -m flows.worker {' '.join(words)}{hint}"
+    return f"{TOKEN_VARIABLE}={token} {command('worker')} {' '.join(words)}{hint}"

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import OK, Invocation, this_command
+from flows.cli.command import OK, Invocation
 from flows.cli.formatting import count
 from flows.cli.output import complain, show_line, tell
+from flows.cli.program import command, this_command
 from flows.cli.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
 from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun
@@ -261,12 +262,12 @@ class Engine:
                 wait_for_backlog(api_url, flow_run.id, n_runs, min(BACKLOG_S, EXIT_S + 0.1 * n_runs))
         if is_gone:
             session_run.progress.note(
-                "Prefect's temporary server has ended; all records are complete, see flows.report"
+                f"Prefect's temporary server has ended; all records are complete, see {command('report')}"
             )
         elif flow_run.n_artifacts_lost or thread.is_alive():
             session_run.progress.note(
                 f"Prefect's server did not accept everything ({flow_run.n_artifacts_lost} artifacts and logs lost); "
-                "all records are complete, see flows.report"
+                f"all records are complete, see {command('report')}"
             )
         outcome.raise_error()
 

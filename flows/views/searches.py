@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.formatting import cell, number
+from flows.cli.program import command
 from flows.views.snapshot import Snapshot, last_session, read_snapshot
 from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.trial import State
@@ -95,7 +96,7 @@ def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore
 
 
 def _none_under(root: BlobStore) -> str:
-    return f"no search under {root.url}: set storage.root, or start one: python -m flows.search +tuner=evolution"
+    return f"no search under {root.url}: set storage.root, or start one: {command('search')} +tuner=evolution"
 
 
 def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from flows.cli.formatting import brief, count, last_line
 from flows.cli.output import show_line
 from flows.cli.overrides import as_shell
+from flows.cli.program import command
 from flows.views.fronts import front_lines
 from flows.views.table import flat_point
 from nas.core.lineage import Lineage
@@ -91,12 +92,12 @@ def print_summary(
     with_what = ["this command's storage.options"] if has_options else []
     with_what += ["the password of storage.root for ***"] if shown != root else []
     write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
-    write(f"  python -m flows.report {as_shell([*where, 'format=html'])}")
-    write(f"  python -m flows.report {as_shell([*where, f'trial={_shown_first(lineage, winner)}'])}")
+    write(f"  {command('report')} {as_shell([*where, 'format=html'])}")
+    write(f"  {command('report')} {as_shell([*where, f'trial={_shown_first(lineage, winner)}'])}")
     if final is not None and winner is not None:
-        write(f"  python -m flows.final {' '.join([as_shell(where), *more, 'finalists=4'])}")
+        write(f"  {command('final')} {' '.join([as_shell(where), *more, 'finalists=4'])}")
     else:
-        write(f"  python -m flows.report {as_shell([*where, 'format=csv'])}")
+        write(f"  {command('report')} {as_shell([*where, 'format=csv'])}")
 
 
 def _shown_first(lineage: Lineage, winner: Trial | None) -> int:

@@ -49,19 +49,28 @@ class Spec:
             found = getattr(importlib.import_module(module_name), class_name)
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-                raise ConfigurationError(
-                    f"_target_={self.target}: no module {error.name}. Run the command in the folder that contains it"
-                ) from error
+                remedy = self._renaming_remedy() or "Run the command in the folder that contains it"
+                raise ConfigurationError(f"_target_={self.target}: no module {error.name}. {remedy}") from error
             raise
         except SyntaxError as error:
             raise ConfigurationError(
                 f"_target_={self.target}: {error.filename}, line {error.lineno}: {error.msg}"
             ) from error
         except AttributeError as error:
-            raise ConfigurationError(f"_target_={self.target}: module {module_name} has no {class_name}") from error
+            remedy = f". {remedy}" if (remedy := self._renaming_remedy()) else ""
+            raise ConfigurationError(
+                f"_target_={self.target}: module {module_name} has no {class_name}{remedy}"
+            ) from error
         if not isinstance(found, type):
             raise ConfigurationError(f"_target_={self.target}: must be a class, not {found!r}")
         return found
+
+    def _renaming_remedy(self) -> str:
+        """Returns the remedy if a user's package may have the name of Heirloom's."""
+        package = self.target.partition(".")[0]
+        if package not in ("nas", "flows"):
+            return ""
+        return f"{package} is Heirloom's own package: rename yours if it is called {package}"
 
     def build(self, *injected: Any, **more: Any) -> Any:
         """Returns an instance, built from ``injected``, the spec's arguments and ``more``.

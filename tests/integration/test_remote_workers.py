@@ -210,7 +210,7 @@ def test_mismatched_workers_are_refused(here: Path, api_url: str) -> None:
         in untrusted
     )
     assert "device=cuda: the driver's device=cpu holds for every worker" in gpu
-    assert "threads (2): the driver's threads=1 holds for every worker" in threads
+    assert "threads=2: the driver's threads=1 holds for every worker" in threads
     assert "channel=None: must be http://HOST:PORT" in nowhere
     assert done.status == 0, done.err
 

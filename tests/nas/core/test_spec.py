@@ -82,7 +82,12 @@ def test_description_leaves_out_what_it_is_told() -> None:
     [
         ("EvolutionTuner", "must be a dotted path"),
         ("nas.tuners.evolution.Evolution", "module nas.tuners.evolution has no Evolution"),
-        ("nas.tuners.evolved.EvolutionTuner", "no module nas.tuners.evolved"),
+        (
+            "nas.tuners.evolved.EvolutionTuner",
+            "no module nas.tuners.evolved. nas is Heirloom's own package: rename yours if it is called nas",
+        ),
+        ("flows.mine.Mine", "no module flows.mine. flows is Heirloom's own package: rename yours"),
+        ("nas.Mine", "module nas has no Mine. nas is Heirloom's own package: rename yours"),
         ("no_such_package.sub.MyProblem", "no module no_such_package. Run the command in the folder that contains it"),
         ("nas.core.budget.DEFAULT_TRIALS", "must be a class, not 16"),
     ],

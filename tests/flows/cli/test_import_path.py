@@ -1,0 +1,89 @@
+"""The order of the import path, and the commands that a program prints."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli.import_path import ROOT, order_import_path
+from flows.cli.program import command, this_command
+
+
+@pytest.mark.parametrize("name", ["nas/__init__.py", "flows.py"])
+def test_folders_that_hide_heirloom_go_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The working folder and folders with a package ``nas`` or ``flows`` are searched last, others as before."""
+    here, hiding, plain = (tmp_path / folder for folder in ("here", "hiding", "plain"))
+    for folder in (here, (hiding / name).parent, plain / "nas"):  # `plain/nas` is no package
+        folder.mkdir(parents=True)
+    (hiding / name).touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", ["", str(hiding), str(plain), str(here)])
+    order_import_path()
+    once = sys.path.copy()
+    order_import_path()
+
+    assert once == [str(plain), ROOT, str(here), str(hiding)]
+    assert sys.path == once
+
+
+def test_heirlooms_own_folder_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout the working folder contains Heirloom itself."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [ROOT, "/elsewhere"])
+    order_import_path()
+
+    assert sys.path == [ROOT, "/elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("module", "started", "report", "this"),
+    [
+        ("flows.search", ["{python}", "-m", "flows.search"], "python -m flows.report", "python -m flows.search"),
+        (
+            "flows.search",
+            ["/odd/python3", "-u", "-m", "flows.search"],
+            "{exe} -m flows.report",
+            "{exe} -m flows.search",
+        ),
+        (None, ["{python}", "{bin}/heirloom", "search"], "heirloom report", "heirloom search"),
+        (None, ["/odd/python3", "/odd/heirloom", "search"], "/odd/heirloom report", "/odd/heirloom search"),
+        (
+            "heirloom",
+            ["{python}", "-m", "heirloom", "search"],
+            "python -m heirloom report",
+            "python -m heirloom search",
+        ),
+    ],
+)
+def test_printed_commands_repeat_the_call(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str | None,
+    started: list[str],
+    report: str,
+    this: str,
+) -> None:
+    """A program that the shell finds is printed by its name, another one by its path."""
+    for name in ("python", "heirloom"):
+        (tmp_path / name).touch(0o755)
+    words = [word.format(python=tmp_path / "python", bin=tmp_path) for word in started]
+    is_odd = words[0].startswith("/odd")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", words[0])
+    monkeypatch.setattr(sys, "orig_argv", [*words, "+tuner=random", "storage.options.key=secret"])
+    program = words[1] if module is None else f"/somewhere/{module.rpartition('.')[2]}.py"
+    monkeypatch.setattr(sys, "argv", [program, "+tuner=random", "storage.options.key=secret"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None if module is None else SpecOf(module))
+
+    shown = "/odd/python3" if is_odd else "python"
+    assert command("report") == report.format(exe=shown)
+    assert this_command().startswith(f"{this.format(exe=shown)} +tuner=random 'storage.options.key=***'")
+
+
+class SpecOf:
+    """A module's spec, of which only the name is read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name

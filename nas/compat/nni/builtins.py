@@ -55,7 +55,20 @@ def tuner_spec(experiment: Experiment) -> Spec:
     arguments = {**replacement.arguments, **{replacement.names[key]: value for key, value in given.items()}}
     if name == "BatchTuner":
         arguments["points"] = _batch_points(experiment.space)
-    return Spec(replacement.target, arguments)
+    if name in _ENDING or choice.arguments.get("config_dedup"):
+        return replacement_spec(name, arguments)
+    return Spec("nas.compat.nni.repeating_tuner.RepeatingTuner", {"builtin": name, "arguments": arguments})
+
+
+def replacement_spec(name: str, arguments: Mapping[str, Any]) -> Spec:
+    """Returns the tuner that replaces a builtin one, with these arguments.
+
+    Raises:
+        ConfigurationError: there is no such builtin tuner.
+    """
+    if name not in _TUNERS:
+        raise ConfigurationError(f"builtin={name!r}: must be one of {', '.join(_TUNERS)}")
+    return Spec(_TUNERS[name].target, dict(arguments))
 
 
 def stopper_spec(choice: TunerChoice) -> Spec:
@@ -130,7 +143,7 @@ _TUNERS: Mapping[str, _Replacement] = {
         {"population_size": 100, "sample_size": 25},
         names=_POPULATION | {"sample_size": "sample_size"},
     ),
-    "SMAC": _Replacement("nas.tuners.smac.SmacTuner", ignored=("config_dedup",)),  # no point is proposed twice
+    "SMAC": _Replacement("nas.tuners.smac.SmacTuner", ignored=("config_dedup",)),
     "GridSearch": _Replacement("nas.tuners.grid.GridTuner"),
     "BatchTuner": _Replacement("nas.tuners.batch.BatchTuner"),
     "MetisTuner": _Replacement(
@@ -147,6 +160,8 @@ _TUNERS: Mapping[str, _Replacement] = {
         ),
     ),
 }
+_ENDING = frozenset({"GridSearch", "BatchTuner"})
+"""Tuners that end after their last configuration, in NNI too."""
 _UNSUPPORTED_TUNERS: Mapping[str, str] = {
     "NetworkMorphism": "NNI itself builds its networks. Use `python -m flows.search +tuner=network_morphism`, or "
     "evolution over a space of layers (docs/reference/tuners.md)",

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from nas.core.errors import ConfigurationError
-from nas.core.trial import Reason, State
+from nas.core.lineage import Lineage
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import ExtraResult
+from nas.tuners.base import STOP
 from tests.support.nni_experiments import ExperimentFolder, until
 
 PHASES = """
@@ -264,8 +266,45 @@ def test_builtin_tuners(tmp_path: Path, name: str, arguments: dict[str, object],
     )
     _, search = nni_search(read_experiment(experiment.write()))
 
-    assert search.tuner.arguments == taken
+    repeats = name not in ("GridSearch", "BatchTuner") and not arguments.get("config_dedup")
+    assert search.tuner.arguments == ({"builtin": name, "arguments": taken} if repeats else taken)
     assert search.build().problem.metrics[0].direction == "minimize"
+
+
+@pytest.mark.parametrize("values", [[1, 2], [7]])
+@pytest.mark.parametrize(
+    "name", ["TPE", "Random", "Anneal", "Evolution", "RegularizedEvolutionTuner", "MetisTuner", "GPTuner", "GridSearch"]
+)
+def test_a_finite_space_that_is_used_up(tmp_path: Path, name: str, values: list[int]) -> None:
+    """Builtin tuners propose points again once a finite space is used up; GridSearch ends, as in NNI."""
+    from nas.compat.nni.config import read_experiment
+    from nas.compat.nni.search_definition import nni_search
+
+    space = {"x": {"_type": "choice", "_value": values}}
+    experiment = ExperimentFolder(tmp_path, tuner={"builtinTunerName": name}, space=space)
+    tuner = nni_search(read_experiment(experiment.write()))[1].build().tuner
+    trials: list[Trial] = []
+    for number in range(8):
+        answer = tuner.ask(Lineage.of(trials), number, number)
+        if answer is STOP:
+            break
+        assert isinstance(answer, Proposal)
+        done = {"state": State.COMPLETE, "metrics": {"default": answer.point["x"] + number % 3}}
+        trials.append(Trial(number=number, index=number, proposal=answer, stage="search", **done))
+
+    assert {t.point["x"] for t in trials} == set(values)
+    assert len(trials) == (len(values) if name == "GridSearch" else 8)
+
+
+def test_an_experiment_repeats_points(tmp_path: Path) -> None:
+    """All trials of maxTrialNum run in a space of fewer points, three at a time."""
+    space = {"x": {"_type": "choice", "_value": [1, 2]}}
+    trials = ExperimentFolder(tmp_path, tuner={"builtinTunerName": "Anneal"}, space=space).run(
+        maxTrialNum=6, trialConcurrency=3
+    )
+
+    assert [t.state for t in trials] == [State.COMPLETE] * 6
+    assert {t.point["x"] for t in trials} == {1, 2}
 
 
 @pytest.mark.parametrize("options", [[{"x": 1}, {"x": 100}, {"x": 1}], [1, "a", [2, {"b": None}]]])

@@ -58,6 +58,8 @@ class Reason(StrEnum):
     """Reason of a FAILED or STOPPED trial."""
 
     EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out_of_memory"
+    """Its code raised because the machine or a device had no memory left."""
     TIMEOUT = "timeout"
     LOST = "lost"
     """Its workers were lost ``max_attempts`` times."""

@@ -88,6 +88,8 @@ class JobLeftWorker:
     """The traceback, if the job's code raised."""
     lost: str | None = None
     """The reason, if its worker ended. The job should start again."""
+    counts: bool = True
+    """Whether a lost worker counts against ``max_attempts``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nas.core.errors import HeirloomError, StorageError
 from nas.core.tracebacks import error_line, traceback_of
@@ -22,6 +22,9 @@ from nas.executors.controller_channel import raise_if_stopped
 from nas.executors.events import ExtraResult, StopKind
 from nas.training.messages import Assignment
 from nas.training.runtime import TrialRuntime
+
+if TYPE_CHECKING:
+    from nas.executors.process_state import ProcessState
 
 PARENT_POLL_S = 0.5
 IGNORED = (signal.SIGINT, signal.SIGTERM)
@@ -100,9 +103,11 @@ class _PipeTrialChannel:
 class _PipeJobChannel:
     """The channel from a job to the driver, on the worker's side."""
 
-    def __init__(self, connection: Connection, has_stopper: bool) -> None:
+    def __init__(self, connection: Connection, has_stopper: bool, clean_up: Callable[[], None] | None) -> None:
         self._connection = connection
         self._has_stopper = has_stopper
+        self._clean_up = clean_up
+        """Called between two trials. None: the job's code may keep processes and state."""
 
     def trial_channel(self, trial: Trial) -> _PipeTrialChannel:
         return _PipeTrialChannel(self._connection, trial, self._has_stopper)
@@ -112,8 +117,10 @@ class _PipeJobChannel:
         self._connection.send(("done", trial))
 
     def next_trial(self) -> Assignment | None:
+        if self._clean_up is not None:
+            self._clean_up()
         try:
-            self._connection.send(("trial_requested", None))
+            self._connection.send(("trial_requested", self._clean_up is not None))
             while True:
                 message = self._connection.recv()
                 if not isinstance(message, Stop | bool):  # those are for the previous trial, which has ended
@@ -136,10 +143,16 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _set_up_fork() -> None:
-    """Restores the signals' default handlers in a forked child, so that ``Process.terminate`` ends it."""
+    """Prepares a forked child, such as a data loader's process.
+
+    It gets the signals' default handlers, so that ``Process.terminate`` ends it. It gets one torch thread, because
+    libgomp hangs in a child that computes with more, if its parent has done so before.
+    """
     for number in IGNORED:
         if signal.getsignal(number) is _ignore:
             signal.signal(number, signal.SIG_DFL)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 def _end_with_parent() -> None:
@@ -179,6 +192,10 @@ def worker_main(connection: Connection) -> None:
     except BaseException as error:
         connection.send(("build_failed", error if isinstance(error, HeirloomError) else traceback.format_exc()))
         return
+    from nas.executors.process_state import ProcessState  # imports torch, in contrast to the driver
+
+    state = ProcessState(connection.fileno())
+    runtime.restore_process = state.restore
     connection.send(("ready", None))
     while True:
         try:
@@ -187,27 +204,44 @@ def worker_main(connection: Connection) -> None:
             sys.exit(runtime.close())  # an error line is printed, and the exit status tells the driver of it
         if isinstance(message, Stop | bool):  # those are for the previous trial, which has ended
             continue
-        _run_order(runtime, connection, *message)
+        reply = _run_order(runtime, state, connection, *message)
+        if _is_unfit(runtime, state, connection):
+            reply = ("error" if reply[0] == "store_failed" else reply[0], reply[1])  # the storage may be in order
+        connection.send(reply)
 
 
-def _run_order(runtime: TrialRuntime, connection: Connection, order: str, argument: Any) -> None:
-    """Runs one order and sends its result or its error."""
+def _is_unfit(runtime: TrialRuntime, state: ProcessState, connection: Connection) -> bool:
+    """Restores the process. Tells the driver, and returns, whether it must be replaced."""
+    state.check()
+    _flush()
+    if not state.has_pipe:
+        sys.exit("the problem's code has closed the worker's pipe")
+    unfit = runtime.device_error or state.unfit
+    if unfit is not None:
+        connection.send(("unfit", unfit))
+    return unfit is not None
+
+
+def _run_order(
+    runtime: TrialRuntime, state: ProcessState, connection: Connection, order: str, argument: Any
+) -> tuple[str, Any]:
+    """Runs one order and returns the reply: its result or its error."""
     has_stopper = runtime.spec.has_stopper
+
+    def clean_up() -> None:
+        if _is_unfit(runtime, state, connection):
+            os._exit(0)  # the job starts again on another worker
+
     try:
         if order == "run":
-            channel = _PipeTrialChannel(connection, argument.trial, has_stopper)
-            connection.send(("done", runtime.run(argument, channel)))
-        elif order == "start_job":
-            connection.send(("job_left", runtime.run_job(argument, _PipeJobChannel(connection, has_stopper))))
-        elif order == "test":
-            connection.send(("done", runtime.test(argument)))
-        elif order == "export":
-            connection.send(("done", runtime.export(argument)))
+            return "done", runtime.run(argument, _PipeTrialChannel(connection, argument.trial, has_stopper))
+        if order == "start_job":
+            channel = _PipeJobChannel(connection, has_stopper, None if runtime.keeps_jobs_state else clean_up)
+            return "job_left", runtime.run_job(argument, channel)
+        return "done", runtime.test(argument) if order == "test" else runtime.export(argument)
     except StorageError as error:
-        connection.send(("store_failed", str(error)))
+        return "store_failed", str(error)
     except (Exception, SystemExit) as error:
         text = traceback_of(error)
         print(text, end="", file=sys.stderr)
-        connection.send(("error", f"{error_line(error)}\n{text}"))
-    finally:
-        _flush()
+        return "error", f"{error_line(error)}\n{text}"

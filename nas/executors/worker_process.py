@@ -71,6 +71,9 @@ class WorkerProcess:
         self._is_busy = False
         self._starting_for: int | None = None
         self._kill_reason: str | None = None
+        self._unfit: str | None = None
+        """Why the process must be replaced after its order."""
+        self._told: set[str] = set()
         self._is_closed = False
         self.job: int | None = None
         """The job that is on this worker."""
@@ -98,7 +101,7 @@ class WorkerProcess:
         if self._spec.jobs_request_trials:
             self._watch_job(trial.job, post)
         else:
-            self._sweep()
+            self._clean_up()
         return result
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
@@ -130,19 +133,22 @@ class WorkerProcess:
             if kind == "job_left":
                 self.job = None
                 self._store_log(log_path(job, "job"))
-                self._sweep()
                 event = JobLeftWorker(job, content)
             elif kind == "trial_requested":
+                if content and self._process is not None and self._process.order("sweep") != "swept":
+                    self._process.kill()
+                    raise WorkerLostError("processes that its trial started can't be ended", counts=False)
                 event = TrialRequested(job)
             else:
-                error = StorageError(content) if kind == "store_failed" else RuntimeError(content)
-                event = ExecutorFailed(error, job)
+                raise self._failure(kind, content)
         except WorkerLostError as error:
             self.job = None
-            event = JobLeftWorker(job, lost=str(error))
+            event = JobLeftWorker(job, lost=str(error), counts=error.counts)
         except BaseException as error:
             event = ExecutorFailed(error, job)
         self._is_busy = False
+        if isinstance(event, JobLeftWorker):
+            self._clean_up()
         post(event)
 
     def _follow_trial(self, trial: Trial, post: Callable[[Event], None], timeout_s: float | None) -> Trial | None:
@@ -189,7 +195,7 @@ class WorkerProcess:
                 kind, content = self._receive(None) or ("", None)
         except WorkerLostError as error:
             raise ActionError(f"{action} of trial {trial.number}: {error}") from error
-        self._sweep()
+        self._clean_up()
         if kind == "error":
             raise ActionError(content)
         answer: Mapping[str, Any] = self._answer(kind, content)
@@ -246,12 +252,21 @@ class WorkerProcess:
         process.close()
         self._process = self._connection = None
 
-    def _sweep(self) -> None:
-        """Ends the processes that a trial, a job or a test left behind."""
+    def _clean_up(self) -> None:
+        """Ends the processes that an order left behind, or the worker itself if it is unfit."""
         process = self._process
-        if process is not None and not process.was_killed and (answer := process.order("sweep")) != "swept":
-            logger.warning("worker replaced: what its trial started can't be ended (%s)", answer or "no answer")
-            process.kill()
+        if process is None or process.was_killed:
+            return
+        why, self._unfit = self._unfit, None
+        if why is None and (answer := process.order("sweep")) != "swept":
+            if answer is None and process.wait(1.0):
+                return
+            why = f"processes that its trial started can't be ended ({answer or 'no answer'})"
+        if why is not None:
+            kind = why.partition(" (")[0]
+            logger.log(logging.DEBUG if kind in self._told else logging.WARNING, "worker replaced: %s", why)
+            self._told.add(kind)
+            self._terminate()
 
     def _ensure_started(self) -> None:
         if self._process is not None and self._process.exit_status is None and not self._process.was_killed:
@@ -283,7 +298,7 @@ class WorkerProcess:
                 pass_fds=[theirs.fileno()],
                 environment={**os.environ, **self._environment},
             )
-        self._connection = ours
+        self._connection, self._unfit = ours, None
         preparation = spawn.get_preparation_data("heirloom-worker")
         del preparation["authkey"]  # it can't be sent; a worker has its own
         self._send(preparation)
@@ -311,19 +326,30 @@ class WorkerProcess:
             return None
         if connection in ready:
             try:
-                return connection.recv()  # type: ignore[no-any-return]
+                kind, content = connection.recv()
+                if kind != "unfit":
+                    return kind, content
+                self._unfit = content
+                return self._receive(timeout_s)  # the reply follows
             except (EOFError, OSError):
                 pass
-        process.wait(KILL_TIMEOUT_S)  # its pipe closes shortly before its exit status is known
-        why = self._kill_reason or _describe_exit(process.exit_status)
-        raise WorkerLostError(why, counts=self._kill_reason is None)
+        if not process.wait(KILL_TIMEOUT_S):  # its pipe closes shortly before its exit status is known
+            process.kill()
+        why = self._kill_reason or self._unfit or _describe_exit(process.exit_status)
+        raise WorkerLostError(why, counts=self._kill_reason is None and self._unfit is None)
 
     def _answer(self, kind: str, content: Any) -> Any:
         if kind == "done":
             return content
+        raise self._failure(kind, content)
+
+    def _failure(self, kind: str, content: Any) -> Exception:
+        """Returns the error of a reply. An error outside the problem's code costs the worker."""
         if kind == "store_failed":
-            raise StorageError(content)
-        raise RuntimeError(content)
+            return StorageError(content)
+        if self._process is not None:
+            self._process.kill()
+        return WorkerLostError(f"its worker failed outside the problem's code: {str(content).splitlines()[0]}")
 
     def _timed_out(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], timeout_s: float) -> Trial:
         """Kills the worker and records the trial as FAILED."""
@@ -382,6 +408,8 @@ class WorkerProcess:
 
 
 def _describe_exit(code: int | None) -> str:
-    if code is not None and code < 0:
+    if code is None:
+        return "its worker closed its pipe or can't be killed"
+    if code < 0:
         return f"its worker was killed by {signal.Signals(-code).name}"
     return f"its worker ended with exit status {code}"

@@ -252,8 +252,9 @@ class JobScheduler:
         if job not in self._last_index or self._is_full(job) or job in self._has_next_trial:  # that trial restarts it
             self._has_next_trial.discard(job)
             return
-        self._losses[job] += event.lost is not None
-        if holder.is_dismissed or (event.lost is not None and self._losses[job] < self._max_losses):
+        is_lost = event.lost is not None
+        self._losses[job] += is_lost and event.counts
+        if holder.is_dismissed or (is_lost and self._losses[job] < self._max_losses):
             self._without_slot[job] = self._last_index[job]
             return
         self._records.publish_job_end(job, n_trials=self._n_finished[job], error=event.error or event.lost)

@@ -24,6 +24,7 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, move_earlier_log
+from nas.training.device_errors import is_out_of_memory
 from nas.training.messages import TrialChannel
 from nas.training.trial_run import TrialRun
 
@@ -159,7 +160,10 @@ class Attempt:
         return self._failed(error) if error is not None else self._judge(run, trial, returned)
 
     def _failed(self, error: BaseException) -> Trial:
+        self._runtime.note_error(error)
         reason = Reason.NOT_FINITE if isinstance(error, FloatingPointError) else Reason.EXCEPTION
+        if is_out_of_memory(error):
+            reason = Reason.OUT_OF_MEMORY
         text = traceback_of(error)
         logger.error("%s", text)
         return self._trial.fail(reason, text)

@@ -72,7 +72,7 @@ class Job:
         """Trains each trial by the problem's ``train``."""
         for run in self.trials():
             try:
-                scores = self._runtime.problem.train(run)
+                scores = self._runtime.train(run)
             except (Exception, SystemExit) as error:
                 self._settle(error=error)
             else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from nas.core.cpus import usable_cores
@@ -12,14 +13,20 @@ from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.attempt import Attempt
+from nas.training.device_errors import is_device_error
 from nas.training.job import Job
 from nas.training.messages import Assignment, JobChannel, JobStart, RuntimeSpec, TrialChannel
 from nas.training.problem import Ability, Problem
+from nas.training.torch_settings import SavedSettings, torch_settings
 from nas.training.trial_run import TrialRun
 
 
 class TrialRuntime:
     """A problem, built once and kept warm, and the search's storage.
+
+    Attributes:
+        restore_process: Called after the problem's code has run. A worker process restores its state with it.
+        device_error: The first error of a device in this process. None: there was none.
 
     Raises:
         ConfigurationError: the problem can't be built.
@@ -33,8 +40,10 @@ class TrialRuntime:
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
         torch.set_num_threads(spec.n_threads)
-        self._defaults = torch_settings()
         self.has_checked_export = Ability.EXPORT not in self.problem.abilities
+        self._settings = SavedSettings(torch_settings())
+        self.restore_process: Callable[[], None] = lambda: None
+        self.device_error: str | None = None
 
     def run(self, assignment: Assignment, channel: TrialChannel) -> Trial | None:
         """Runs the attempt and records its result.
@@ -51,12 +60,17 @@ class TrialRuntime:
             if (result := attempt.begin()) is not None:
                 return result
             try:
-                returned = self.problem.train(attempt.run)
+                returned = self.train(attempt.run)
             except (Exception, SystemExit) as error:
                 return attempt.settle(error=error)
             return attempt.settle(returned)
         finally:
             attempt.close()
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Trains one point by the problem's ``train``, and restores the process."""
+        with self._problem_code():
+            return self.problem.train(run)
 
     def run_job(self, job_start: JobStart, channel: JobChannel) -> str | None:
         """Runs a job until it ends. Returns the traceback if its code raised between two trials.
@@ -66,13 +80,19 @@ class TrialRuntime:
         """
         job = Job(self, job_start, channel)
         try:
-            if Ability.TRAIN_MANY in self.problem.abilities:
-                self.problem.train_many(job)
+            if self.keeps_jobs_state:
+                with self._problem_code():
+                    self.problem.train_many(job)
             else:
                 job.train_each()
         except (Exception, SystemExit) as error:
             return job.end(error)
         return job.end()
+
+    @property
+    def keeps_jobs_state(self) -> bool:
+        """Whether a job runs the problem's own code, which may keep state between trials."""
+        return Ability.TRAIN_MANY in self.problem.abilities
 
     def close(self) -> str | None:
         """Closes the problem.
@@ -95,7 +115,26 @@ class TrialRuntime:
 
     def restore_settings(self, n_slots: int = 1) -> None:
         """Restores torch's settings from before the first trial, with the threads of ``n_slots`` slots."""
-        set_torch_settings({**self._defaults, "threads": self.threads_of(n_slots)})
+        import torch
+
+        torch.set_num_threads(self.threads_of(n_slots))  # always: later threads take the last value, not this thread's
+        self._settings.restore()
+
+    @contextmanager
+    def _problem_code(self) -> Iterator[None]:
+        """Restores the process after the problem's code, before the result is recorded."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self.note_error(error)
+            raise
+        finally:
+            self.restore_process()
+
+    def note_error(self, error: BaseException) -> None:
+        """Sets ``device_error`` if the error comes from a device."""
+        if self.device_error is None and is_device_error(error):
+            self.device_error = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
     def test(self, trial: Trial) -> dict[str, Any]:
         """Returns a finalist's scores on test data: ``{"metrics": {...}}``, with ``error`` if something failed later.
@@ -110,7 +149,8 @@ class TrialRuntime:
         run = TrialRun(trial, self.files, device=self.spec.device)
         try:
             run.fetch_own_files()
-            metrics = plain_metrics(self.problem.test(run))
+            with self._problem_code():
+                metrics = plain_metrics(self.problem.test(run))
         finally:
             run.close()
         if bad := not_finite(metrics):
@@ -125,42 +165,7 @@ class TrialRuntime:
         run = TrialRun(trial, self.files, device="cpu")
         try:
             run.fetch_own_files()
-            return export(self.problem, run, trial, self.files)
+            with self._problem_code():
+                return export(self.problem, run, trial, self.files)
         finally:
             run.close()
-
-
-def torch_settings() -> dict[str, Any]:
-    """Returns the torch settings that a trial may change and that affect results."""
-    import torch
-
-    return {
-        "dtype": torch.get_default_dtype(),
-        "device": str(torch.get_default_device()),
-        "matmul": torch.get_float32_matmul_precision(),
-        "mkldnn": torch.backends.mkldnn.enabled,
-        "cudnn": torch.backends.cudnn.enabled,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "grad": torch.is_grad_enabled(),
-    }
-
-
-def set_torch_settings(settings: Mapping[str, Any]) -> None:
-    """Restores settings that ``torch_settings`` returned."""
-    import torch
-
-    torch.set_num_threads(settings["threads"])  # always set: later threads take the last value set, not this thread's
-    if torch_settings() == settings:
-        return
-    torch.set_default_dtype(settings["dtype"])
-    torch.set_default_device(None if settings["device"] == "cpu" else settings["device"])  # None is faster
-    torch.set_float32_matmul_precision(settings["matmul"])
-    torch.backends.mkldnn.enabled = settings["mkldnn"]
-    torch.backends.cudnn.enabled = settings["cudnn"]
-    torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
-    torch.backends.cudnn.deterministic = settings["cudnn_deterministic"]
-    torch.use_deterministic_algorithms(settings["deterministic"])
-    torch.set_grad_enabled(settings["grad"])

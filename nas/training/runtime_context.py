@@ -65,5 +65,11 @@ class RuntimeContext(Protocol):
     def threads_of(self, n_slots: int) -> int:
         """Returns the torch threads of this many slots."""
 
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Trains one point by the problem's ``train``, and restores the process."""
+
+    def note_error(self, error: BaseException) -> None:
+        """Takes note of an error that the problem's code raised."""
+
     def restore_settings(self, n_slots: int = 1) -> None:
         """Restores torch's settings."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -238,7 +240,21 @@ class TroubleProblem(Problem):
     space = ParameterSpace(
         {
             "do": Choice(
-                "nothing", "print", "raise", "exit", "segfault", "kill", "sleep", "spin", "report", "hang", "loader"
+                "nothing",
+                "print",
+                "raise",
+                "exit",
+                "segfault",
+                "kill",
+                "sleep",
+                "spin",
+                "report",
+                "hang",
+                "loader",
+                "fork",
+                "traceable",
+                "leave",
+                "thread",
             ),
             "seconds": Int(0, 1000),
         }
@@ -298,6 +314,26 @@ class TroubleProblem(Problem):
 
                 loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=1)
                 return {"score": sum(float(batch.sum()) for (batch,) in loader)}
+            case "leave":
+                sys.setrecursionlimit(60)
+                os.environ.clear()
+                return {"score": 1.0, "pid": os.getpid(), "child": subprocess.Popen(["/bin/sleep", "600"]).pid}
+            case "thread":
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+            case "traceable":
+                ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(2**64 - 1), 0, 0, 0)  # PR_SET_PTRACER: by anybody
+                time.sleep(seconds)
+            case "fork":
+                import torch
+
+                data = torch.ones(400, 400)
+                data @ data  # with as many threads as the trial has
+                if (child := os.fork()) == 0:
+                    signal.alarm(20)
+                    data @ data
+                    os._exit(torch.get_num_threads())
+                _, status = os.waitpid(child, 0)
+                return {"score": os.waitstatus_to_exitcode(status)}
         return {"score": 1.0, "pid": os.getpid(), "n_built": TroubleProblem.n_built}
 
     def test(self, run: TrialRun) -> Mapping[str, float]:

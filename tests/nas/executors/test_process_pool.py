@@ -24,6 +24,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPool
 from nas.search.controller import ControllerSettings, SearchController
+from nas.search.job_plan import JobPlan
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import Assignment, RuntimeSpec
@@ -32,6 +33,15 @@ from tests.support.scripted_executor import ListTuner
 
 REPOSITORY = Path(__file__).parents[3]
 SEARCH = Stage(name="search")
+TRACER = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+assert libc.ptrace(0x4206, int(sys.argv[1]), 0, 0x40) == 0, ctypes.get_errno()  # PTRACE_SEIZE, PTRACE_O_TRACEEXIT
+print("held", flush=True)
+time.sleep(60)
+"""
+"""A program that lets a process outlive SIGKILL: a traced process waits at its end for its tracer."""
 
 Order = tuple[str, int]
 
@@ -45,6 +55,8 @@ class Shop:
         timeout_s: Of each trial.
         constructor: What the problem's constructor does in a worker.
         kind: The problem's class.
+        n_threads: Torch threads of a trial.
+        jobs: Whether a job runs several trials.
     """
 
     def __init__(
@@ -55,12 +67,16 @@ class Shop:
         timeout_s: float | None = None,
         constructor: str = "",
         kind: type[TroubleProblem] = TroubleProblem,
+        n_threads: int = 1,
+        jobs: bool = False,
     ) -> None:
         self.pids = root.parent / "pids"
         self.pids.mkdir(exist_ok=True)
         self.records = Records(open_root(str(root)))
         problem = Spec.of(kind, constructor=constructor, folder=str(self.pids))
-        spec = RuntimeSpec(problem=problem, url=str(root), options={}, session=1)
+        spec = RuntimeSpec(
+            problem=problem, url=str(root), options={}, session=1, n_threads=n_threads, jobs_request_trials=jobs
+        )
         self.pool = ProcessPool(spec, slots, trial_timeout_s=timeout_s)
         self.executor = LocalExecutor(self.pool, slots)
 
@@ -322,6 +338,43 @@ class TestDeaths:
 
         assert [trial.state for trial in trials] == [State.COMPLETE, State.FAILED, State.COMPLETE]
         assert [trial.attempt for trial in trials] == [1, 2, 1]
+
+    def test_jobs_trials_share_neither_state_nor_processes(self, open_shop: Callable[..., Shop]) -> None:
+        """Between two trials of a job the worker is restored, and its children end; if it can't be, it is replaced."""
+        shop = open_shop(jobs=True)
+        trials = shop.run(("leave", 0), ("thread", 0), ("nothing", 0), jobs=JobPlan(trials_per_job=3))
+
+        assert [(trial.state, trial.attempt, trial.job) for trial in trials] == [(State.COMPLETE, 1, 0)] * 3
+        assert not is_alive(int(trials[0].metrics["child"]))
+        assert trials[0].metrics["pid"] == trials[1].metrics["pid"] != trials[2].metrics["pid"]
+
+    def test_forked_child_computes(self, open_shop: Callable[..., Shop]) -> None:
+        """A child forked after a computation with two threads computes, with one."""
+        [trial] = open_shop(n_threads=2).run(("fork", 0))
+
+        assert trial.metrics == {"score": 1.0}
+
+    def test_worker_that_outlives_a_kill_is_abandoned(self, open_shop: Callable[..., Shop]) -> None:
+        """While a killed process hangs, held by a tracer here, another one trains the next trial."""
+        shop = open_shop(timeout_s=3.0)
+        tracers: list[subprocess.Popen[bytes]] = []
+
+        def trace(pid: int) -> None:
+            tracers.append(subprocess.Popen([sys.executable, "-c", TRACER, str(pid)], stdout=subprocess.PIPE))
+            tracers[0].stdout.readline()  # type: ignore[union-attr]
+
+        thread = shop.when_trial_runs(0, trace)
+        began_s = time.monotonic()
+        hung, after = shop.run(("traceable", 500), ("nothing", 0))
+        seconds = time.monotonic() - began_s
+        thread.join()
+        is_held = tracers[0].poll() is None and is_alive(shop.pid_of(0) or 0)
+        tracers[0].kill()
+        tracers[0].communicate()
+
+        assert is_held
+        assert (hung.reason, after.state) == (Reason.TIMEOUT, State.COMPLETE)
+        assert seconds < 30
 
 
 @pytest.mark.slow

@@ -38,8 +38,9 @@ from nas.storage.record_format import encode_record
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.messages import Assignment, RuntimeSpec
-from nas.training.runtime import TrialRuntime, set_torch_settings, torch_settings
+from nas.training.runtime import TrialRuntime
 from nas.training.seeds import seed_everything
+from nas.training.torch_settings import SavedSettings, torch_settings
 from nas.training.trial_run import TrialRun
 from tests.support.graph_networks import STARTS
 from tests.support.problems import BodyProblem, network
@@ -1044,13 +1045,37 @@ class TestSameStart:
             torch.set_default_device("meta")
             return {"score": 1.0}
 
-        defaults = torch_settings()
+        defaults, n_threads = SavedSettings(torch_settings()), torch.get_num_threads()
         pool = workshop.pool(untidy)
         for _ in range(3):
             pool.run(Assignment(workshop.propose()), workshop.events.append)
-        set_torch_settings(defaults)
+        torch.set_num_threads(n_threads)
+        defaults.restore()
 
         assert found == [[torch.float32, 1, False, "highest", True, True, True, False, "cpu"]] * 3
+
+    @pytest.mark.parametrize(
+        ("error", "is_of_device"),
+        [
+            (MemoryError("of the machine"), False),
+            (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), False),
+            (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+            (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+            (RuntimeError("MPS backend out of memory"), False),
+        ],
+    )
+    def test_out_of_memory_is_a_reason(self, workshop: Workshop, error: Exception, is_of_device: bool) -> None:
+        """An error of memory is told from others, also as the cause of another; after CUDA's, the worker is unfit."""
+
+        def body(run: TrialRun) -> object:
+            raise ValueError("as it is wrapped") from error
+
+        pool = workshop.pool(body)
+        trial = pool.run(Assignment(workshop.propose()), workshop.events.append)
+
+        assert trial is not None
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.OUT_OF_MEMORY)
+        assert (pool._get_runtime().device_error is not None) == is_of_device
 
     def test_random_state_follows_from_the_seed(self, workshop: Workshop) -> None:
         """python, numpy and torch draw the same in trials of the same seed, whatever ran before."""

@@ -1,0 +1,236 @@
+"""The state of a worker process that a trial may change, restored after each trial."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import locale
+import logging
+import multiprocessing.context
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules import module as torch_modules
+from torch.utils import _python_dispatch
+
+from nas.training.torch_settings import SavedSettings, Setting, attributes, torch_settings
+
+LASTING_THREADS = ("tqdm", "fsspec")
+"""Modules and names of threads that libraries keep for the life of a process."""
+THREADS_TIMEOUT_S = 0.2
+MAX_MODES = 100
+
+
+class ProcessState:
+    """A snapshot of the process, taken when its problem is built.
+
+    Left alone: imported modules, monkey patches, handlers of ``atexit`` and of forks, and leaked descriptors.
+
+    Args:
+        pipe: The descriptor of the pipe to the driver.
+
+    Attributes:
+        unfit: Why this process must be replaced, because something can't be restored; None: it need not be.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self.unfit: str | None = None
+        self._pipe = pipe, _identity(pipe)
+        self._folder = os.open(".", os.O_RDONLY)  # usable even if the folder is removed
+        self._streams = [(fd, _identity(fd), os.dup(fd)) for fd in (0, 1, 2)]
+        self._settings = SavedSettings(_settings())
+        self._containers = [(container, container.copy()) for container in _containers()]
+        self._users = _users()
+        self._threads = set(threading.enumerate())
+
+    @property
+    def has_pipe(self) -> bool:
+        """Whether the pipe to the driver is still open."""
+        return _identity(self._pipe[0]) == self._pipe[1]
+
+    def restore(self) -> None:
+        """Restores everything that can be restored. Sets ``unfit`` if that fails."""
+        try:
+            sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))  # first, since the rest needs a few frames
+            sys.settrace(None)
+            sys.setprofile(None)
+            self._restore()
+        except Exception as error:
+            self.unfit = self.unfit or f"its state can't be restored ({type(error).__name__}: {error})"
+
+    def check(self) -> None:
+        """Sets ``unfit`` if something is left that ``restore`` does not mend.
+
+        Called when the trial's objects are gone, since they keep threads alive.
+        """
+        self.restore()
+        self.unfit = self.unfit or self._find_damage()
+
+    def _restore(self) -> None:
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        for fd, identity, copy in self._streams:
+            if _identity(fd) != identity:
+                os.dup2(copy, fd)
+        os.fchdir(self._folder)
+        for container, content in self._containers:
+            if container != content:
+                container.clear()
+                container.extend(content) if isinstance(container, list) else container.update(content)
+        warnings._filters_mutated()  # type: ignore[attr-defined]  # the interpreter caches decisions
+        _pop_modes()
+        self._settings.restore()
+        self._reopen_streams()
+        torch.set_flush_denormal(False)  # it can't be read
+        torch.clear_autocast_cache()
+        decimal.setcontext(decimal.DefaultContext.copy())
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
+
+    def _reopen_streams(self) -> None:
+        for name, fd in (("stdout", 1), ("stderr", 2)):
+            if getattr(sys, name).closed:
+                setattr(sys, name, os.fdopen(fd, "w", buffering=1, errors="backslashreplace", closefd=False))
+                self.unfit = self.unfit or f"sys.{name} was closed"
+
+    def _find_damage(self) -> str | None:
+        if not self.has_pipe:
+            return "its pipe was closed"
+        if _users() != self._users:
+            return "it runs as another user"
+        if torch.is_inference_mode_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return "a mode of torch was left on"
+        if len(os.listdir("/dev/fd")) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
+            return "half of its descriptors are in use"
+        return self._find_thread() or _cuda_error()
+
+    def _find_thread(self) -> str | None:
+        """Returns the thread of a trial that still runs after a while, or None."""
+        until_s = time.monotonic() + THREADS_TIMEOUT_S
+        if left := self._new_threads():
+            gc.collect()  # ends the threads of loaders and executors that only a cycle of references keeps
+        while left and time.monotonic() < until_s:
+            time.sleep(0.01)
+            left = self._new_threads()
+        return f"a thread was left running ({left[0].name})" if left else None
+
+    def _new_threads(self) -> list[threading.Thread]:
+        new = (thread for thread in threading.enumerate() if thread not in self._threads)
+        return [t for t in new if not type(t).__module__.startswith(LASTING_THREADS) and not _lasts(t.name)]
+
+
+def _lasts(name: str) -> bool:
+    return name.startswith(LASTING_THREADS)
+
+
+def _settings() -> Iterable[Setting]:
+    """Yields the settings of the process and of libraries."""
+    yield sys.getrecursionlimit, sys.setrecursionlimit
+    yield sys.getswitchinterval, sys.setswitchinterval
+    yield threading.gettrace, threading.settrace
+    yield threading.getprofile, threading.setprofile
+    yield gc.get_threshold, lambda value: gc.set_threshold(*value)
+    yield gc.isenabled, lambda value: gc.enable() if value else gc.disable()
+    yield _umask, os.umask
+    yield partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()), partial(signal.pthread_sigmask, signal.SIG_SETMASK)
+    yield from (_handler(number) for number in signal.valid_signals() if signal.getsignal(number) is not None)
+    yield from (_limit(name) for name in dir(resource) if name.startswith("RLIMIT_"))
+    yield partial(os.getpriority, os.PRIO_PROCESS, 0), partial(os.setpriority, os.PRIO_PROCESS, 0)
+    if sys.platform == "linux":
+        yield partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
+    yield partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)
+    yield socket.getdefaulttimeout, socket.setdefaulttimeout
+    yield np.geterr, lambda value: np.seterr(**value)
+    yield np.get_printoptions, lambda value: np.set_printoptions(**value)
+    names = ("stdin", "stdout", "stderr", "excepthook", "displayhook", "unraisablehook", "dont_write_bytecode")
+    yield from attributes(sys, *names)
+    yield from attributes(threading, "excepthook")
+    yield from attributes(warnings, "showwarning")
+    yield from attributes(tempfile, "tempdir")
+    yield from attributes(multiprocessing.context._default_context, "_actual_context")
+    yield from attributes(logging.root.manager, "disable")
+    for logger in _loggers():
+        yield partial(getattr, logger, "level"), logger.setLevel
+        yield from attributes(logger, "propagate", "disabled")
+    yield from torch_settings()
+
+
+def _containers() -> Iterable[Any]:
+    """Yields lists and dictionaries whose content is restored."""
+    yield from (os.environ, sys.path, sys.meta_path, sys.path_hooks, sys.argv, gc.callbacks, warnings.filters)
+    for logger in _loggers():
+        yield from (logger.handlers, logger.filters)
+    hooks = (hooks for name, hooks in sorted(vars(torch_modules).items()) if name.startswith("_global_"))
+    yield from (found for found in hooks if isinstance(found, dict))
+
+
+def _loggers() -> list[logging.Logger]:
+    known = logging.root.manager.loggerDict.values()
+    return [logging.root, *(logger for logger in known if isinstance(logger, logging.Logger))]
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _handler(number: int) -> Setting:
+    return partial(signal.getsignal, number), partial(signal.signal, number)
+
+
+def _limit(name: str) -> Setting:
+    number = getattr(resource, name)
+    return partial(resource.getrlimit, number), partial(resource.setrlimit, number)
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Returns a value that identifies the file of a descriptor. None: it is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _users() -> tuple[int, ...]:
+    return os.getuid(), os.geteuid(), os.getgid(), os.getegid()
+
+
+def _pop_modes() -> None:
+    """Removes torch's function modes, dispatch modes and hooks of saved tensors that a trial left on."""
+    torch.set_default_device(None)
+    saved_hooks = torch._C._autograd
+    removers: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (torch._C._len_torch_function_stack, torch._C._pop_torch_function_stack),
+        (torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode),
+        (partial(saved_hooks._top_saved_tensors_default_hooks, True), saved_hooks._pop_saved_tensors_default_hooks),
+    ]
+    for is_on, remove in removers:
+        for _ in range(MAX_MODES):
+            if not is_on():
+                break
+            remove()
+
+
+def _cuda_error() -> str | None:
+    """Returns why the process is unfit if an earlier error has broken its CUDA context."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return f"a CUDA error ({str(error).splitlines()[0]})"
+    return None

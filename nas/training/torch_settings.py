@@ -1,0 +1,81 @@
+"""Torch's global settings that a trial may change and that affect later trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+Setting = tuple[Callable[[], Any], Callable[[Any], object]]
+"""A function that reads a setting, and one that writes it."""
+
+
+class SavedSettings:
+    """Values of settings at one moment, which can be restored."""
+
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self._saved = [(read, write, read()) for read, write in settings]
+
+    def restore(self) -> None:
+        """Writes each setting that has another value now."""
+        for read, write, value in self._saved:
+            if read() != value:
+                write(value)
+
+
+def attributes(owner: object, *names: str) -> Iterable[Setting]:
+    """Yields a setting for each attribute of an object."""
+    for name in names:
+        yield partial(getattr, owner, name, None), partial(setattr, owner, name)
+
+
+def torch_settings() -> Iterable[Setting]:
+    """Yields torch's settings, the number of threads excepted."""
+    import torch
+
+    backends = torch.backends
+    yield torch.get_default_dtype, torch.set_default_dtype
+    yield _default_device, torch.set_default_device
+    yield torch.is_grad_enabled, torch._C._set_grad_enabled
+    yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    yield _deterministic, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+    yield _anomaly, lambda value: torch.autograd.set_detect_anomaly(*value)
+    yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
+    yield from (_autocast(device) for device in ("cpu", "cuda"))
+    yield backends.cuda.flash_sdp_enabled, backends.cuda.enable_flash_sdp
+    yield backends.cuda.mem_efficient_sdp_enabled, backends.cuda.enable_mem_efficient_sdp
+    yield backends.cuda.math_sdp_enabled, backends.cuda.enable_math_sdp
+    yield backends.cuda.cudnn_sdp_enabled, backends.cuda.enable_cudnn_sdp
+    yield from attributes(backends.mkldnn, "enabled")
+    yield from attributes(backends.cudnn, "enabled", "benchmark", "deterministic", "allow_tf32")
+    yield from attributes(backends.quantized, "engine")
+    yield torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
+
+
+def _default_device() -> str | None:
+    import torch
+
+    device = str(torch.get_default_device())
+    return None if device == "cpu" else device  # a default device of None is faster than "cpu"
+
+
+def _deterministic() -> tuple[bool, bool]:
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _anomaly() -> tuple[bool, bool]:
+    import torch
+
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _autocast(device: str) -> Setting:
+    import torch
+
+    def write(value: tuple[bool, Any]) -> None:
+        torch.set_autocast_enabled(device, value[0])
+        torch.set_autocast_dtype(device, value[1])
+
+    return lambda: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), write

@@ -1,0 +1,145 @@
+"""A problem whose trials change the state of their process in all sorts of ways."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import locale
+import logging
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules import module as torch_modules
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nas import Choice, Metric, ParameterSpace, Problem, TrialRun
+
+
+class RaisingMode(TorchDispatchMode):
+    """A mode in which no operation works."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("the dispatch mode is on")
+
+
+class RaisingFunctionMode(TorchFunctionMode):
+    """A mode in which no function works."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("the function mode is on")
+
+
+def leave_folder() -> None:
+    """Changes to a folder that is removed then."""
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)
+
+
+def fail(error: Exception) -> None:
+    """Raises the error."""
+    raise error
+
+
+def lower_soft_limit() -> None:
+    """Lowers the number of open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def cancel_autocast() -> None:
+    """Leaves a context of mixed precision without leaving it."""
+    torch.autocast("cpu").__enter__()
+
+
+RESTORED: dict[str, Callable[[], object]] = {
+    "recursion limit": lambda: (sys.setrecursionlimit(60), torch.set_default_dtype(torch.float64)),
+    "closed output": lambda: [os.close(fd) for fd in (0, 1, 2)],
+    "no output": lambda: (delattr(sys, "stdout"), setattr(sys, "stderr", None)),
+    "modules' path": sys.path.clear,
+    "environment": os.environ.clear,
+    "arguments": lambda: sys.argv.append("--more"),
+    "folder": leave_folder,
+    "mask of files": lambda: os.umask(0),
+    "signals": lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), signal.signal(signal.SIGUSR1, signal.SIG_IGN)),
+    "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()),
+    "alarm": lambda: (signal.signal(signal.SIGALRM, signal.SIG_DFL), signal.setitimer(signal.ITIMER_REAL, 0.3)),
+    "soft limit": lower_soft_limit,
+    "cores": lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "time limit of sockets": lambda: socket.setdefaulttimeout(0.001),
+    "temporary folder": lambda: setattr(tempfile, "tempdir", "/nowhere"),
+    "warnings": lambda: warnings.simplefilter("error"),
+    "logging": lambda: (logging.disable(50), logging.root.handlers.clear(), logging.root.setLevel(50)),
+    "garbage collector": lambda: (gc.disable(), gc.set_threshold(1)),
+    "numpy's errors": lambda: np.seterr(all="raise"),
+    "decimal": lambda: setattr(decimal.getcontext(), "prec", 1),
+    "start method": lambda: multiprocessing.set_start_method("spawn", force=True),
+    "type": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+    "gradients": lambda: torch.set_grad_enabled(False),
+    "autocast": cancel_autocast,
+    "anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "tiny numbers": lambda: torch.set_flush_denormal(True),
+    "dispatch mode": lambda: RaisingMode().__enter__(),
+    "function mode": lambda: RaisingFunctionMode().__enter__(),
+    "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(fail, fail).__enter__(),  # type: ignore[arg-type]
+    "modules' hooks": lambda: torch_modules.register_module_forward_hook(lambda *_: fail(RuntimeError("hook"))),
+}
+"""Changes that are restored."""
+REPLACED: dict[str, Callable[[], object]] = {
+    "thread": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
+    "hard limit": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    "stream object": lambda: (sys.stdout.close(), sys.stderr.close()),
+    "pipe": lambda: os.closerange(3, 200),
+    "CUDA": lambda: fail(RuntimeError("CUDA error: device-side assert triggered")),
+}
+"""Changes after which the worker is replaced."""
+
+
+class BreakingProblem(Problem):
+    """Tells the state of its process, trains a step, and breaks what its point names."""
+
+    metrics = (Metric("state"), Metric("pid"))
+    space = ParameterSpace({"change": Choice("nothing", *RESTORED, *REPLACED)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Returns a number for the state that was found."""
+        print("in order", flush=True)
+        found = state()
+        network = torch.nn.Linear(4, 4)
+        network(torch.randn(2, 4)).sum().backward()
+        torch.optim.Adam(network.parameters()).step()
+        {**RESTORED, **REPLACED, "nothing": lambda: None}[run.point["change"]]()
+        return {"state": hash(found) % 2**31, "pid": os.getpid()}
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        """Does the same."""
+        return self.train(run)
+
+
+def state() -> str:
+    """Describes the state of the process."""
+    found = [
+        *(sys.getrecursionlimit(), sys.path, sys.argv, sorted(os.environ.items()), os.getcwd()),
+        *(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)),
+        *(signal.pthread_sigmask(signal.SIG_BLOCK, []), resource.getrlimit(resource.RLIMIT_NOFILE)),
+        *(os.sched_getaffinity(0), locale.setlocale(locale.LC_ALL), socket.getdefaulttimeout(), tempfile.tempdir),
+        *(len(warnings.filters), logging.root.manager.disable, logging.root.level, len(logging.root.handlers)),
+        *(gc.isenabled(), gc.get_threshold(), np.geterr(), decimal.getcontext().prec, os.umask(0o22)),
+        *(multiprocessing.get_start_method(), torch.get_default_dtype(), torch.get_default_device()),
+        *(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled()),
+        *((torch.tensor(1e-310, dtype=torch.float64) * 1).item() == 0, [os.fstat(fd).st_ino for fd in (0, 1, 2)]),
+    ]
+    return repr(found)

@@ -223,11 +223,10 @@ class NniTuner(StatefulTuner):
         self._client.check()
         job_name = self._job_ids.get(job)
         call = self._ask_for_new_job(lineage) if job_name is None else self._ask_for_next(job_name)
-        if call is not None and not call.is_empty:
+        if call is not None and not (call.is_empty and self._client.put_aside(call)):
             self._job_ids[job] = call.job
             return self._propose(call, len(lineage))
         if call is not None:
-            del self._client.calls[call.id]
             if job_name is not None:
                 return STOP
             self._exhausted_at = self._n_results
@@ -337,6 +336,7 @@ class NniTuner(StatefulTuner):
             self._client.wait_for([call], STAGGER_S)
             self._n_ids = call.id + 1
         self._replay_results(history, len(history.results))
+        self._client.end_replay()
         n_running = sum(call.trial is not None for call in history.calls) - len(history.results)
         self._client.n_pending = n_running
         self._unrecorded.clear()

@@ -60,6 +60,8 @@ class TunerClient:
         self._fail = fail
         self._changed = threading.Condition()
         self._by_number: dict[int, TunerCall] = {}
+        self._empty: dict[int, TunerCall] = {}
+        """Calls without a configuration, which the tuner may give later (``st_callback``)."""
         self._telling: set[int] = set()
         """Numbers of ``tell`` calls that the tuner has not processed yet."""
         self._names: dict[int, str] = {}
@@ -143,29 +145,63 @@ class TunerClient:
                     "Run the same command to continue"
                 )
                 return
-            name = self._names.pop(reply["call"], "")
+            name = self._names.pop(reply.get("call", -1), "")
             if "error" in reply:
                 print(clean(reply["error"]), file=sys.stderr, flush=True)
                 self._end_with(f"the tuner {self._name} raised in {name}: {reply['last']}")
                 return
-            self._telling.discard(reply["call"])
-            call = self._by_number.pop(reply["call"], None)
-            if call is not None:
-                self._take_answer(call, reply)
+            if "later" in reply:
+                call = self._take_late_answer(reply)
+            else:
+                self._telling.discard(reply["call"])
+                call = self._by_number.pop(reply["call"], None)
+                if call is not None:
+                    self._take_answer(call, reply)
             self._changed.notify_all()
         if call is not None:
             self._wake()
 
     def _take_answer(self, call: TunerCall, reply: Mapping[str, Any]) -> None:
+        if call.has_answer:  # by st_callback, before the call returned
+            return
         call.has_answer = True
-        if call.trial is not None:  # replayed
-            if reply.get("differs") or "none" in reply:
-                self.differing.append(call)
-            self.calls.pop(call.id, None)
-        elif "none" in reply:
+        if "none" in reply:
             call.is_empty = True
-        else:
+        if call.trial is not None:  # replayed
+            self.calls.pop(call.id, None)
+            if call.is_empty:
+                self._empty[call.id] = call
+            elif reply.get("differs"):
+                self.differing.append(call)
+        elif not call.is_empty:
             call.parameters = reply["parameters"]
+
+    def _take_late_answer(self, reply: Mapping[str, Any]) -> TunerCall | None:
+        """Takes the configuration of an earlier call, and returns the call."""
+        call = self._empty.pop(reply["later"], None) or self.calls.get(reply["later"])
+        if call is None:
+            return None
+        call.has_answer, call.is_empty = True, False
+        if call.trial is None:
+            call.parameters = reply["parameters"]
+            self.calls[call.id] = call
+        else:  # replayed
+            self.calls.pop(call.id, None)
+            if reply.get("differs"):
+                self.differing.append(call)
+        return call
+
+    def put_aside(self, call: TunerCall) -> bool:
+        """Removes a call without a configuration. Returns False if it has got one."""
+        with self._changed:
+            if call.is_empty:
+                self._empty[call.id] = self.calls.pop(call.id)
+            return call.is_empty
+
+    def end_replay(self) -> None:
+        """Counts replayed calls as different if the tuner gave them no configuration."""
+        with self._changed:
+            self.differing += [call for call in self._empty.values() if call.trial is not None]
 
     def _end_with(self, why: str) -> None:
         if self._error is None:

@@ -296,6 +296,7 @@ def test_a_finite_space_that_is_used_up(tmp_path: Path, name: str, values: list[
     assert len(trials) == (len(values) if name == "GridSearch" else 8)
 
 
+@pytest.mark.slow
 def test_an_experiment_repeats_points(tmp_path: Path) -> None:
     """All trials of maxTrialNum run in a space of fewer points, three at a time."""
     space = {"x": {"_type": "choice", "_value": [1, 2]}}

@@ -290,7 +290,7 @@ class MyTuner(Tuner):
     left, out = 3, 0
     def update_search_space(self, space): pass
     def generate_multiple_parameters(self, ids, **kwargs):
-        assert len(ids) == 1 and not kwargs
+        assert len(ids) == 1 and set(kwargs) == {'st_callback'}
         if not self.left or self.out == 2:
             return []
         self.left, self.out = self.left - 1, self.out + 1
@@ -349,6 +349,93 @@ def test_results_without_a_number_finish_the_experiment(tmp_path: Path) -> None:
 
     assert all(trial.state == State.COMPLETE and trial.metrics == {} for trial in trials)
     assert (interrupted.standing, len(trials), ended.standing) == ("not finished", 4, "finished")
+
+
+# Runs one trial at a time: an id that is asked for too early gets its configuration by st_callback.
+LATE = """
+import threading
+from nni.tuner import Tuner
+from nni import NoMoreTrialError
+
+class MyTuner(Tuner):
+    def __init__(self, answer):
+        self.answer, self.made, self.running, self.early = answer, 0, set(), []
+    def update_search_space(self, space):
+        pass
+    def next(self, number):
+        self.running.add(number)
+        self.made += 1
+        return {"x": self.made}
+    def METHOD
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        assert parameters == {"x": value}
+    def trial_end(self, parameter_id, success, **kwargs):
+        self.running.discard(parameter_id)
+        if self.early and not self.running:
+            number = self.early.pop(0)
+            if self.answer == "thread":
+                thread = threading.Thread(target=self.callback, args=(number, self.next(number)))
+                thread.start()
+                thread.join()
+            else:
+                self.callback(number + (99 if self.answer == "wrong id" else 0), self.next(number))
+"""
+MULTIPLE = """generate_multiple_parameters(self, parameter_id_list, **kwargs):
+        self.callback = kwargs["st_callback"]
+        if self.running:
+            self.early += parameter_id_list
+            return []
+        return [self.next(number) for number in parameter_id_list]
+"""
+SINGLE = """generate_parameters(self, parameter_id, st_callback=None):
+        self.callback = st_callback
+        if self.running:
+            self.early.append(parameter_id)
+            raise NoMoreTrialError("later")
+        if self.answer == "at once":
+            st_callback(parameter_id, self.next(parameter_id))
+            raise NoMoreTrialError("answered already")
+        return self.next(parameter_id)
+"""
+
+
+def late_experiment(folder: Path, method: str, answer: str, **fields: object) -> ExperimentFolder:
+    own = {**OWN, "classArgs": {"answer": answer}}
+    fields = {"trialConcurrency": 3, "maxTrialNum": 5, **fields}
+    return ExperimentFolder(folder, ONE, own, LATE.replace("METHOD", method), None, fields)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "multi_thread"),
+    [(MULTIPLE, "end", False), (MULTIPLE, "thread", True), (SINGLE, "end", False), (SINGLE, "at once", False)],
+    ids=["multiple", "thread", "single", "at_once"],
+)
+def test_configurations_that_come_later(tmp_path: Path, method: str, answer: str, multi_thread: bool) -> None:
+    """An id without a configuration gets it by st_callback, and a trial of its own runs it."""
+    trials = late_experiment(tmp_path, method, answer, multiThread=multi_thread).run()
+
+    assert [(t.state, t.point["x"]) for t in trials] == [(State.COMPLETE, x) for x in range(1, 6)]
+    assert len({t.job for t in trials}) == 5
+
+
+def test_later_configurations_are_repeated_on_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After an interruption a tuner that uses st_callback gets the same calls, and counts as reproducible."""
+    experiment = late_experiment(tmp_path, MULTIPLE, "end", maxTrialNum=6)
+    experiment.run(stop_when=lambda: sum(isinstance(event, Finished) for event in experiment.events) >= 3)
+    n_before = sum(t.is_finished for t in experiment.trials)
+    trials = experiment.run()
+
+    assert 3 <= n_before < 6
+    assert [(t.state, t.point["x"]) for t in trials] == [(State.COMPLETE, x) for x in range(1, 7)]
+    assert "not reproducible" not in capsys.readouterr().err
+
+
+def test_a_later_configuration_of_an_unknown_id(tmp_path: Path) -> None:
+    """A call of st_callback with an id that waits for nothing ends the experiment with that id."""
+    with pytest.raises(
+        SearchFailedError, match=r"st_callback\(1\d\d, \.\.\.\): this parameter_id has its configuration"
+    ):
+        late_experiment(tmp_path, MULTIPLE, "wrong id").run()
 
 
 def test_a_killed_tuner(tmp_path: Path) -> None:

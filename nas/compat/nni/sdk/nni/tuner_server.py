@@ -37,6 +37,8 @@ class TunerServer:
         self._lock = threading.Lock()
         self._generated: dict[int, Any] = {}
         self._recorded: dict[int, Any] = {}
+        self._asked: set[int] = set()
+        """Ids without a configuration, which ``st_callback`` may give later."""
         self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._tuner: Any = None
         self._is_threaded = False
@@ -103,20 +105,35 @@ class TunerServer:
 
     def _generate(self, message: Message) -> Message:
         number = message["id"]
+        self._asked.add(number)
         try:
             parameters = self._ask_tuner(number, message["job"], message["is_first"])
         except (NoMoreTrialError, _EmptyListError):
             return {"none": True}
+        return self._answer(number, parameters)
+
+    def _answer(self, number: int, parameters: Any) -> Message:
+        """Returns the reply with a configuration."""
+        self._asked.discard(number)
         plain = json.loads(json.dumps(parameters, default=_plain))
-        if "recorded" in message:
-            if plain != message["recorded"]:
+        if number in self._recorded:
+            if plain != self._recorded[number]:
                 return {"parameters": plain, "differs": True}
             del self._recorded[number]
         self._generated[number] = parameters
         return {"parameters": plain}
 
+    def _answer_later(self, parameter_id: int, parameters: Any) -> None:
+        """Sends the configuration of an id that had none: ``st_callback``, which any thread may call."""
+        if parameter_id not in self._asked:
+            raise ValueError(
+                f"st_callback({parameter_id}, ...): this parameter_id has its configuration, or is unknown"
+            )
+        self._send({"later": parameter_id, **self._answer(parameter_id, parameters)})
+
     def _ask_tuner(self, number: int, job: str | None, is_first: bool) -> Any:
-        keywords = {} if job is None else {"trial_job_id": job}
+        keywords: dict[str, Any] = {"st_callback": self._answer_later} if is_first else {}
+        keywords |= {} if job is None else {"trial_job_id": job}
         method = getattr(type(self._tuner), "generate_multiple_parameters", None)
         if not is_first or method in (None, Tuner.generate_multiple_parameters):
             generate = self._tuner.generate_parameters

@@ -45,6 +45,7 @@ class SessionRun:
             problem=prepared.search.problem,
             url=self.context.url,
             options=self.context.options,
+            code=prepared.code["problem"],
             session=self.session,
             device=machine.device,
             n_threads=machine.n_threads,

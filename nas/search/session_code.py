@@ -12,6 +12,7 @@ from typing import Any
 from nas.core.errors import ConfigurationError
 from nas.search.definition import PreparedSearch
 from nas.storage.records import Records
+from nas.training.code_digests import changed_files
 from nas.training.data_digest import contents
 
 
@@ -44,7 +45,7 @@ def session_code(
     there = records.newest_code_session()
     if there is None:
         return here
-    changed = {part: _changed(known, code.get(part, {})) for part, known in there["code"].items()}
+    changed = {part: changed_files(known, code.get(part, {})) for part, known in there["code"].items()}
     code |= {part: known for part, known in there["code"].items() if not changed[part]}
     session = f"session {there['session']}"
     if names := [_shown(part, name, prepared) for part in changed for name in changed[part]]:
@@ -56,16 +57,11 @@ def session_code(
                 "restore the code, or add code=changed: older trials then give weights, but none of them can win"
             )
         notify(f"{what}; " + ("the results are those of the earlier code" if is_finished else "code=changed goes on"))
-    if names := [f"problem.{name}" for name in _changed(there.get("files", {}), files)]:
+    if names := [f"problem.{name}" for name in changed_files(there.get("files", {}), files)]:
         notify(f"the content of {_listed(names)} changed since {session}: scores may not be comparable")
     if names := [f"{name} {old} to {new}" for name, old, new in _pairs(there.get("versions", {}), versions)]:
         notify(f"versions changed since {session}: {_listed(names)}")
     return here
-
-
-def _changed(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Returns the recorded names whose digest differs or that are missing now."""
-    return [name for name, digest in there.items() if here.get(name) != digest]
 
 
 def _pairs(there: Mapping[str, str], here: Mapping[str, str]) -> list[tuple[str, str, str]]:

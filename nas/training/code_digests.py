@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -40,6 +40,11 @@ def code_digests(spec: Spec, built: Any) -> dict[str, str]:
         own, found = {}, _files_of(spec.target.rpartition(".")[0], None)
     files = {**found, **built.code_files}
     return own | {name: _digest(_read(path)) for name, path in sorted(files.items())}
+
+
+def changed_files(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Returns the names in an earlier answer whose digest differs now, or that are missing."""
+    return [name for name, digest in there.items() if here.get(name) != digest]
 
 
 def imported_files(path: Path) -> dict[str, Path]:

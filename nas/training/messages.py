@@ -69,6 +69,8 @@ class RuntimeSpec:
     """The search's folder: the root and the search's name. It may hold a password."""
     options: Mapping[str, Any] = field(repr=False)
     """Storage options. They may hold credentials and are kept in no record."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the problem's code in the driver (``nas.training.code_digests``); a worker must load the same."""
     session: int = 0
     device: str = "cpu"
     n_threads: int = 1

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from nas.core.cpus import usable_cores
+from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.attempt import Attempt
+from nas.training.code_digests import changed_files, code_digests
 from nas.training.device_errors import is_device_error
 from nas.training.job import Job
 from nas.training.messages import Assignment, JobChannel, JobStart, RuntimeSpec, TrialChannel
@@ -29,7 +31,7 @@ class TrialRuntime:
         device_error: The first error of a device in this process. None: there was none.
 
     Raises:
-        ConfigurationError: the problem can't be built.
+        ConfigurationError: the problem can't be built, or its code changed since the driver loaded it.
     """
 
     def __init__(self, spec: RuntimeSpec, *, problem: Problem | None = None, files: BlobStore | None = None) -> None:
@@ -39,11 +41,22 @@ class TrialRuntime:
         self.files = open_root(spec.url, spec.options) if files is None else files
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
+        if problem is None and not self.problem.is_apart:  # others start a command for each trial
+            self._check_code()
         torch.set_num_threads(spec.n_threads)
         self.has_checked_export = Ability.EXPORT not in self.problem.abilities
         self._settings = SavedSettings(torch_settings())
         self.restore_process: Callable[[], None] = lambda: None
         self.device_error: str | None = None
+
+    def _check_code(self) -> None:
+        """Raises if this process loaded other code than the driver, which started earlier."""
+        spec = self.spec
+        if spec.code and (names := changed_files(spec.code, code_digests(spec.problem, self.problem))):
+            raise ConfigurationError(
+                f"{', '.join(names)} changed while the search ran, and a new worker loaded it. Restore the code and "
+                "run the command again, or add code=changed"
+            )
 
     def run(self, assignment: Assignment, channel: TrialChannel) -> Trial | None:
         """Runs the attempt and records its result.

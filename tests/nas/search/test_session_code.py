@@ -22,6 +22,8 @@ from nas.search.pipeline import Summary
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
+from nas.training.messages import RuntimeSpec
+from nas.training.runtime import TrialRuntime
 
 SOURCES = {
     "own_problem.py": """
@@ -192,3 +194,17 @@ def test_other_metrics_are_another_search(folder: Folder, metrics: str, told: st
 
     with pytest.raises(ConfigurationError, match=told):
         folder.run(3, code="changed")
+
+
+def test_a_worker_that_starts_later_loads_the_same_code(folder: Folder) -> None:
+    """A worker that starts after the code changed is refused, as its scores could not be compared."""
+    prepared = SEARCH.build()
+    spec = RuntimeSpec(problem=SEARCH.problem, url=folder.root, options={}, code=prepared.code["problem"])
+    TrialRuntime(spec)
+    folder.edit("own_tuner.py")
+    TrialRuntime(spec)
+    folder.edit("own_helper.py")
+
+    with pytest.raises(ConfigurationError, match=r"own_helper\.py changed while the search ran"):
+        TrialRuntime(spec)
+    TrialRuntime(spec, problem=prepared.problem)

@@ -53,10 +53,7 @@ def fetch_files(files: BlobStore, saved: Sequence[Reference], local_dir: str | o
         CorruptError: ``publish_folder`` does not write such a name (then nothing is written), or a digest is wrong.
         MissingError: a file does not exist.
     """
-    names = [_name(reference) for reference in saved]
-    folders = {folder for name in names for folder in name.parents}
-    if len(set(names)) < len(names) or not folders.isdisjoint(names):
-        raise CorruptError(f"{saved[0].path}: one name is listed as two files, or as file and folder")
+    names = saved_names(saved)
     root = Path(local_dir)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -70,6 +67,19 @@ def fetch_files(files: BlobStore, saved: Sequence[Reference], local_dir: str | o
         raise
     except OSError as error:
         raise StorageError(f"can't write {error.filename or root}: {error.strerror}") from error
+
+
+def saved_names(saved: Sequence[Reference]) -> list[PurePosixPath]:
+    """Returns the paths of saved files in their folder.
+
+    Raises:
+        CorruptError: ``publish_folder`` does not write such a name, or writes it once only.
+    """
+    names = [_name(reference) for reference in saved]
+    folders = {folder for name in names for folder in name.parents}
+    if len(set(names)) < len(names) or not folders.isdisjoint(names):
+        raise CorruptError(f"{saved[0].path}: one name is listed as two files, or as file and folder")
+    return names
 
 
 def _name(reference: Reference) -> PurePosixPath:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import gc
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
 from nas.core.trial import Trial
-from nas.core.validation import checked_int, checked_time, path_in_errors, short_repr
+from nas.core.validation import checked_int, path_in_errors
 from nas.storage.blobs import BlobStore
 from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
 from nas.storage.record_size import ERROR_BYTES, shorten
 from nas.storage.search_records import check_collection, check_header, check_session, check_test, code_id
 from nas.storage.trial_log import earlier_log_path, log_path
-from nas.storage.trial_records import checked_donor, trial_from_records
+from nas.storage.trial_records import check_order, check_start, trial_from_records
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
@@ -215,7 +215,9 @@ class Records:
                     proposals[number] = late
                 proposal, result = proposals[number], results.get(number)
                 trials.append(self._trial(number, proposal, result, weights_deleted=number in weights_deleted))
-            self._check_agreement(trials)
+            for trial in trials:
+                with path_in_errors(self.url_of(_proposal_path(trial.number))):
+                    check_order(trial)
             if any(trial.code is not None for trial in trials):
                 trials = self._marked_outdated(trials)
         return trials, self._starts({t.number for t in trials if not t.is_finished})
@@ -249,31 +251,13 @@ class Records:
                     sessions.setdefault(number, {})[attempt] = start["session"]
         return {number: StartedAttempts.of(attempts, left.get(number, set())) for number, attempts in sessions.items()}
 
-    def _check_agreement(self, trials: Sequence[Trial]) -> None:
-        """Raises CorruptError if a trial names itself or a later trial; the message names its proposal."""
-        for trial in trials:
-            donors = [donor for donor in trial.proposal.weight_donors if isinstance(donor, int)]
-            retried = [] if trial.retry_of is None else [trial.retry_of]
-            if max((*trial.parents, *donors, *trial.learned, *retried), default=-1) >= trial.number:
-                raise CorruptError(
-                    f"{self.url_of(_proposal_path(trial.number))} can't be read: parents {short_repr(trial.parents)}, "
-                    f"donors {short_repr(donors)}, learned {short_repr(trial.learned)} and retry_of {retried} must be "
-                    "earlier trials"
-                )
-
     def read_start(self, number: int, attempt: int) -> dict[str, Any] | None:
         """Returns the start record of an attempt, or None if it did not start."""
         path = _start_path(number, attempt)
         record = self.read(path)
         if record is not None:
             with path_in_errors(self.url_of(path)):
-                if (record.get("trial"), record.get("attempt")) != (number, attempt):
-                    raise CorruptError("it is the record of another attempt")
-                checked_int(record.get("session"), "session")
-                if record.get("slot") is not None:
-                    checked_int(record["slot"], "slot")
-                checked_donor(record.get("resolved_donor"), "resolved_donor")
-                checked_time(record.get("time"), "time")
+                check_start(record, number, attempt)
         return record
 
     def _read_all(self, suffix: str) -> dict[int, dict[str, Any]]:

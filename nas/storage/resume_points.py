@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import is_path
@@ -119,12 +119,21 @@ class ResumePoints:
         if data is None:
             raise MissingError(f"{url} is missing")
         with path_in_errors(url):
-            fields = checked_fields(decode_record(data), _KINDS)
-            if fields["format"] != FORMAT:
-                raise CorruptError(f"format {fields['format']}: must be {FORMAT} for this version of Heirloom")
-            if (fields["trial"], fields["number"]) != (self._trial, number):
-                raise CorruptError("it is the record of another resume point")
-            manifest = Manifest.from_json(fields["manifest"])
-            check(fields["state"])
+            state, manifest = parse_resume_point(decode_record(data), self._trial, number)
+            check(state)
         packs = {pack.path: pack for pack in manifest.packs}
-        return fields["state"], read_tensors(self._files, manifest.tensors, packs)
+        return state, read_tensors(self._files, manifest.tensors, packs)
+
+
+def parse_resume_point(record: Mapping[str, Any], trial: int, number: int) -> tuple[Json, Manifest]:
+    """Returns state and manifest in the record of a resume point.
+
+    Raises:
+        CorruptError: Heirloom does not write such a record for this trial and number.
+    """
+    fields = checked_fields(record, _KINDS)
+    if fields["format"] != FORMAT:
+        raise CorruptError(f"format {fields['format']}: must be {FORMAT} for this version of Heirloom")
+    if (fields["trial"], fields["number"]) != (trial, number):
+        raise CorruptError("it is the record of another resume point")
+    return fields["state"], Manifest.from_json(fields["manifest"])

@@ -167,6 +167,36 @@ def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def check_order(trial: Trial) -> None:
+    """Checks that a proposal names earlier trials only.
+
+    Raises:
+        CorruptError: it names itself or a later one.
+    """
+    donors = [donor for donor in trial.proposal.weight_donors if isinstance(donor, int)]
+    retried = [] if trial.retry_of is None else [trial.retry_of]
+    if max((*trial.parents, *donors, *trial.learned, *retried), default=-1) >= trial.number:
+        raise CorruptError(
+            f"parents {short_repr(trial.parents)}, donors {short_repr(donors)}, learned {short_repr(trial.learned)} "
+            f"and retry_of {retried} must be earlier trials"
+        )
+
+
+def check_start(record: Mapping[str, Any], number: int, attempt: int) -> None:
+    """Checks ``trials/000042.start-1.json``.
+
+    Raises:
+        CorruptError: Heirloom does not write such a record.
+    """
+    if (record.get("trial"), record.get("attempt")) != (number, attempt):
+        raise CorruptError("it is the record of another attempt")
+    checked_int(record.get("session"), "session")
+    if record.get("slot") is not None:
+        checked_int(record["slot"], "slot")
+    checked_donor(record.get("resolved_donor"), "resolved_donor")
+    checked_time(record.get("time"), "time")
+
+
 def check_resume_state(state: Mapping[str, Any]) -> None:
     """Checks the state of a resume point, apart from what only the trial's code reads.
 

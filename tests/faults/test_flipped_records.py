@@ -17,6 +17,7 @@ from nas.storage.record_format import decode_record
 from nas.storage.records import Records
 from nas.storage.resume_points import ResumePoints
 from tests.support.hostile_search import HostileSearch
+from tests.support.stored_search import RESUME_STATE
 
 N_FLIPS = 3
 """Per record."""
@@ -28,7 +29,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> HostileSearch:
     records, (trial,) = Records(search.files), Records(search.files).unfinished()
     records.publish_worker_exit(replace(trial, attempt=1), "preempted")
     records.publish_job_end(0, n_trials=1, error=None)
-    ResumePoints(search.files, trial.number).publish({"step": 1}, {})
+    ResumePoints(search.files, trial.number).publish(RESUME_STATE, {})
     return search
 
 

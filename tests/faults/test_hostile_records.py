@@ -62,6 +62,7 @@ def assert_refused(search: HostileSearch, kind: str, what: str, data: bytes, *, 
     names = (name, "packs/", *other.get(kind, ()))
     is_named = [isinstance(error, CorruptError) and any(n in str(error) for n in names) for error in found]
     assert any(is_named), f"{kind}, {what}: {found}"
+    assert search.damages, f"{kind}, {what}: verify does not see it: {found}"
     assert all(len(str(error)) < 2000 and "\n" not in str(error) for error in found), f"{kind}, {what}: {found}"
 
 
@@ -179,6 +180,7 @@ def fuzz(search: HostileSearch, data: st.DataObject) -> None:
     with search.having(kind, bytes(text)):
         found = search.refusals(kind)
     assert all("\n" not in str(error) and len(str(error)) < 2000 for error in found)
+    assert search.damages or not any(isinstance(error, CorruptError) for error in found), found
 
 
 @given(data=st.data())

@@ -31,6 +31,7 @@ from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
 from nas.storage.checkpoints import fetch_folder
 from nas.storage.lazy_weights import StoredWeights
+from nas.storage.maintenance.damage import Damage
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, seal
@@ -78,6 +79,7 @@ class HostileSearch:
 
     def __init__(self, folder: Path) -> None:
         self.outside = folder
+        self.damages: list[Damage] = []
         self.place = folder / "root" / "search"
         self._n_fetched = itertools.count()
         self.search = Search(problem=Spec.of(SavingProblem), tuner=Spec.of(InOrderTuner, xs=[5, 7]), seed=3)
@@ -138,7 +140,7 @@ class HostileSearch:
         return refused
 
     def verify(self) -> None:
-        verify_search(self.files, pause_s=0)
+        self.damages = verify_search(self.files, pause_s=0).damages
 
     def report(self) -> None:
         Records(self.files).load()  # it makes a snapshot try again, in case that records are just being written

@@ -19,6 +19,22 @@ from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
 from tests.support.sample_searches import IDENTITY
 
+SESSION: dict[str, Any] = {
+    **{"session": 1, "host": "far", "pid": 1, "boot": "b", "process_started": "1", "machine": "", "started": 1.0},
+    "settings": {},
+}
+BEST: dict[str, Any] = {
+    **{"number": 1, "trial": 2, "point": {"width": 2}, "metrics": {"accuracy": 0.5}, "test": None, "ancestors": [1, 0]},
+    **{"export": "best/000002-aa", "files": [], "missing": {}, "time": 2.0},
+}
+RESUME_STATE: dict[str, Any] = {
+    **{"step": 3, "curve": [], "parts": [], "inheritance": None, "saved": {}, "files": {}, "random": {}},
+    "totals": {
+        **dict.fromkeys(("resolved_donor", "donor", "inherited")),
+        **{"inheritance": {}, "cost": {"seconds": 1.0, "gpu_seconds": 0.0}},
+    },
+}
+"""The state of a trial that has reported nothing and saves no network."""
 TENSORS = {"stem": torch.arange(64.0), "body": torch.arange(100.0, 200.0), "head": torch.arange(8.0)}
 
 
@@ -37,17 +53,7 @@ def write_stored_search(root: Path, scratch: Path) -> BlobStore:
     records = Records(files)
     metrics = [{"name": "accuracy", "direction": "maximize"}]
     records.publish("search.json", {"format": FORMAT, "identity": IDENTITY, "metrics": metrics})
-    session = {
-        "session": 1,
-        "host": "far",
-        "pid": 1,
-        "boot": "b",
-        "process_started": "1",
-        "machine": "",
-        "started": 1.0,
-        "settings": {},
-    }
-    records.publish("sessions/0001.json", session)
+    records.publish("sessions/0001.json", SESSION)
     (scratch / "model").mkdir()
     (scratch / "model" / "weights.bin").write_bytes(b"of another framework" * 100)
     first = publish(files, 0, TENSORS)
@@ -67,7 +73,7 @@ def write_stored_search(root: Path, scratch: Path) -> BlobStore:
         write_pack(files, "best/000002-aa/model.safetensors", TENSORS)[0],
     ]
     plain = [reference.to_json() for reference in exported if reference is not None]
-    records.publish("best-0001.json", {"number": 1, "trial": 2, "files": plain})
+    records.publish("best-0001.json", {**BEST, "files": plain})
     records.publish("sessions/0001.beat", {"count": 9, "time": 2.0, "hours": 0.1, "ended": True})
     return files
 

@@ -7,24 +7,37 @@ match or its content is invalid.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError, StorageError
+from nas.core.lineage import restore_log
 from nas.core.reference import Reference, references
 from nas.core.trial import State, Trial
-from nas.core.validation import checked_fields, checked_int
+from nas.core.validation import short_repr
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
-from nas.storage.manifest import Manifest
-from nas.storage.record_format import decode_record
-from nas.storage.search_records import check_collection
-from nas.storage.trial_records import trial_from_records
+from nas.storage.maintenance.tensor_ranges import tensor_ranges
+from nas.storage.record_format import FORMAT, decode_record
+from nas.storage.resume_points import parse_resume_point
+from nas.storage.search_records import (
+    check_best,
+    check_collection,
+    check_header,
+    check_heartbeat,
+    check_session,
+    check_test,
+)
+from nas.storage.trial_records import check_order, check_resume_state, check_start, trial_from_records
 
 MAX_MISSING = 1000
 """Maximum number of missing records reported per series."""
+
+_Check = Callable[[dict[str, Any], int], object]
+"""A reader's check of a record with a number; raises CorruptError."""
 
 
 @dataclass(slots=True)
@@ -78,9 +91,10 @@ class _Reader:
         self._search()
         self._trials(proposals, results, self._weights_deleted())
         self._expect_trials(starts)
+        self._check_order()
         ended = self._sessions(starts)
         self._expect_results_of_manifests(starts, ended)
-        for number in self._numbered("tests", ".json"):
+        for number in self._numbered("tests", ".json", check_test):
             self._expect_result(number, f"tests/{number:06d}.json exists")
         self._check_left_workers()
         for number in self._numbered("jobs", ".json"):
@@ -94,14 +108,18 @@ class _Reader:
 
     # ---- reading
 
-    def _numbered(self, folder: str, suffix: str) -> dict[int, dict[str, Any]]:
-        """Returns the records of a folder that are named by a number and this suffix."""
+    def _numbered(
+        self, folder: str, suffix: str, check: _Check = lambda record, number: None
+    ) -> dict[int, dict[str, Any]]:
+        """Returns the records of a folder with this suffix that pass the readers' check."""
         found = {}
         for name, content in self._contents(folder, suffix).items():
             if re.fullmatch("[0-9]{4,18}", stem := name.removesuffix(suffix)):
                 number = int(stem)
                 trials = (number,) if folder in ("trials", "tests") else ()
-                if (record := self._parse(f"{folder}/{name}", content, trials)) is not None:
+                path = f"{folder}/{name}"
+                check_it = partial(_with_number, check, number)
+                if (record := self._parse(path, content, trials, check_it)) is not None:
                     found[number] = record
         return found
 
@@ -111,7 +129,8 @@ class _Reader:
         suffixes = {int(match[2]): match[1] for match in names if match}
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for attempt, suffix in sorted(suffixes.items()):
-            for number, record in sorted(self._numbered("trials", suffix).items()):
+            check = partial(check_start, attempt=attempt)
+            for number, record in sorted(self._numbered("trials", suffix, check).items()):
                 found.setdefault(number, {})[attempt] = record
         return found
 
@@ -138,8 +157,14 @@ class _Reader:
         except StorageError as error:
             return error
 
-    def _parse(self, path: str, content: bytes | StorageError, trials: tuple[int, ...] = ()) -> dict[str, Any] | None:
-        """Returns the record, or None after adding a damage."""
+    def _parse(
+        self,
+        path: str,
+        content: bytes | StorageError,
+        trials: tuple[int, ...] = (),
+        check: Callable[[dict[str, Any]], object] = lambda record: None,
+    ) -> dict[str, Any] | None:
+        """Returns the record, or None after adding a damage; ``check`` raises CorruptError."""
         self._present.add(path)
         if isinstance(content, StorageError):
             self._add_damage(path, "unreadable", reason_of(content), trials)
@@ -147,10 +172,12 @@ class _Reader:
         self._inventory.n_records += 1
         self._inventory.n_bytes += len(content)
         try:
-            return decode_record(content)
+            record = decode_record(content)
+            check(record)
         except CorruptError as error:
             self._add_damage(path, "corrupt", str(error), trials)
             return None
+        return record
 
     def _add_damage(self, path: str, state: DamageState, detail: str, trials: tuple[int, ...]) -> None:
         self._inventory.damages.append(Damage(kind="record", path=path, state=state, detail=detail, trials=trials))
@@ -181,21 +208,13 @@ class _Reader:
     def _search(self) -> None:
         self._expect("search.json", "every search has one")
         if (content := self._content("search.json")) is not None:
-            record = self._parse("search.json", content)
-            if record is not None and not record.keys() >= {"format", "identity", "metrics"}:
-                self._add_damage("search.json", "corrupt", "not a valid search record", ())
+            self._parse("search.json", content, check=_check_search)
 
     def _weights_deleted(self) -> set[int]:
         """Returns the trials whose weights were deleted."""
-        collections = self._numbered("gc", ".json")
-        self._expect_series("gc/{:04d}.json", collections)
-        weights_deleted: set[int] = set()
-        for number, record in collections.items():
-            try:
-                weights_deleted |= check_collection(record)
-            except CorruptError as error:
-                self._add_damage(f"gc/{number:04d}.json", "corrupt", f"not a valid gc record: {error}", ())
-        return weights_deleted
+        collections = self._numbered("gc", ".json", lambda record, number: check_collection(record))
+        self._expect_series("gc/{:04d}.json", self._numbers_in("gc/([0-9]{4,9})"))
+        return {number for record in collections.values() for number in check_collection(record)}
 
     def _trials(
         self,
@@ -224,11 +243,25 @@ class _Reader:
         self, path: str, number: int, proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None
     ) -> Trial | None:
         try:
-            return trial_from_records(proposal, result, number=number)
+            trial = trial_from_records(proposal, result, number=number)
+            check_order(trial)
+            return trial
         except CorruptError as error:
             reason = str(error.__cause__ or error)
             self._add_damage(path, "corrupt", f"not a valid trial record: {reason}", (number,))
             return None
+
+    def _check_order(self) -> None:
+        """Checks that each proposal follows from those before it, as a resumed search does."""
+        trials = [trial for _, trial in sorted(self._inventory.trials.items())]
+        if [trial.number for trial in trials] != list(range(len(trials))) or self._inventory.damages:
+            return  # the order can't be known
+        for stage in {trial.stage: None for trial in trials}:
+            try:
+                restore_log([trial for trial in trials if trial.stage == stage], deterministic=False)
+            except CorruptError as error:
+                path = str(error).partition(" ")[0]
+                self._add_damage(path, "corrupt", str(error), (int(path.partition("/")[2][:6]),))
 
     def _expect_trials(self, starts: Mapping[int, object]) -> None:
         """Expects all proposals, and the results that other trials used."""
@@ -246,12 +279,19 @@ class _Reader:
 
     def _sessions(self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> set[int]:
         """Returns the sessions that ended normally."""
-        self._expect_series("sessions/{:04d}.json", self._numbered("sessions", ".json"))
+        self._numbered("sessions", ".json", lambda record, number: check_session(record))
+        self._expect_series("sessions/{:04d}.json", self._numbers_in("sessions/([0-9]{4,9})"))
         for number, attempts in starts.items():
             for attempt, record in attempts.items():
                 if type(session := record.get("session")) is int and session > 0:
                     self._expect(f"sessions/{session:04d}.json", f"attempt {attempt} of trial {number} ran in it")
-        return {number for number, beat in self._numbered("sessions", ".beat").items() if beat.get("ended") is True}
+        beats = self._numbered("sessions", ".beat", lambda record, number: check_heartbeat(record))
+        return {number for number, beat in beats.items() if beat["ended"]}
+
+    def _numbers_in(self, pattern: str) -> list[int]:
+        """Returns the numbers of the present records whose paths match, damaged ones included."""
+        matches = (re.fullmatch(rf"{pattern}\.json", path) for path in self._present)
+        return [int(match[1]) for match in matches if match]
 
     def _expect_results_of_manifests(
         self, starts: Mapping[int, Mapping[int, Mapping[str, Any]]], ended: Collection[int]
@@ -269,17 +309,10 @@ class _Reader:
         contents = {n: c for n, c in self._contents("", ".json").items() if re.fullmatch(r"best-[0-9]{4,9}\.json", n)}
         self._expect_series("best-{:04d}.json", [int(name[5:-5]) for name in contents])
         for path, content in contents.items():
-            if (record := self._parse(path, content)) is None:
-                continue
-            try:
-                fields = checked_fields(record, {"trial": (int,), "files": (list,)}, others=True)
-                number = checked_int(fields["trial"], "trial")
-                exported = [(number, reference) for reference in references(fields["files"])]
-            except CorruptError as error:
-                self._add_damage(path, "corrupt", f"not a valid winner record: {error}", ())
-                continue
-            self._inventory.exports += exported
-            self._expect_result(number, f"{path} names it")
+            check = partial(check_best, number=int(path[5:-5]))
+            if (record := self._parse(path, content, (), check)) is not None:
+                self._inventory.exports += [(record["trial"], reference) for reference in references(record["files"])]
+                self._expect_result(record["trial"], f"{path} names it")
 
     def _resume_points(self, results: Container[int]) -> None:
         """Reads the resume points of trials without a result."""
@@ -288,17 +321,30 @@ class _Reader:
                 continue  # deleted with the result
             for name in self._files.names(f"resume/{folder}"):
                 path = f"resume/{folder}/{name}"
-                if not re.fullmatch(r"\d+-[0-9a-f]{8}\.json", name):
+                if not (match := re.fullmatch(r"(\d+)-[0-9a-f]{8}\.json", name)):
                     continue
                 if (content := self._content(path)) is None:
                     continue  # deleted meanwhile
-                if (record := self._parse(path, content, (number,))) is not None:
-                    try:
-                        manifest = Manifest.from_json(record["manifest"])
-                    except (CorruptError, KeyError) as error:
-                        self._add_damage(path, "corrupt", f"not a valid resume point: {error!r}", (number,))
-                        continue
-                    self._inventory.resume_packs += [(number, pack) for pack in manifest.packs]
+                check = partial(_check_resume_point, trial=number, number=int(match[1]))
+                if (record := self._parse(path, content, (number,), check)) is not None:
+                    packs = references(record["manifest"]["packs"])
+                    self._inventory.resume_packs += [(number, pack) for pack in packs]
+
+
+def _with_number(check: _Check, number: int, record: dict[str, Any]) -> object:
+    return check(record, number)
+
+
+def _check_search(record: dict[str, Any]) -> None:
+    if record.get("format") != FORMAT:
+        raise CorruptError(f"format {short_repr(record.get('format'))}: must be {FORMAT} for this version of Heirloom")
+    check_header(record)
+
+
+def _check_resume_point(record: dict[str, Any], trial: int, number: int) -> None:
+    state, manifest = parse_resume_point(record, trial, number)
+    check_resume_state(state)
+    tensor_ranges(manifest)
 
 
 _UNKNOWN_PROPOSAL: Mapping[str, Any] = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 from blake3 import blake3
 
-from nas.core.errors import CorruptError
 from nas.storage.manifest import Manifest
+from nas.storage.manifest_checks import check_entries
 from nas.storage.verified import digest_of
 
 
@@ -59,16 +58,10 @@ def tensor_ranges(manifest: Manifest) -> dict[str, set[TensorRange]]:
     """Returns the ranges of all tensors, by the path of their pack.
 
     Raises:
-        CorruptError: two ranges overlap, or one exceeds its pack.
+        CorruptError: a reader refuses the manifest's entries (``check_entries``).
     """
-    sizes = {pack.path: pack.bytes for pack in manifest.packs}
+    check_entries(manifest.tensors, {pack.path: pack for pack in manifest.packs})
     found: dict[str, set[TensorRange]] = {}
-    for name, entry in manifest.tensors.items():
-        if entry.bytes < 0 or not 0 <= entry.offset <= sizes[entry.pack] - entry.bytes:
-            raise CorruptError(f"tensor {name!r:.80} exceeds its pack")
+    for entry in manifest.tensors.values():
         found.setdefault(entry.pack, set()).add(TensorRange(entry.offset, entry.bytes, entry.digest))
-    for ranges in found.values():
-        for one, other in pairwise(sorted(ranges)):
-            if one.offset + one.bytes > other.offset:
-                raise CorruptError(f"two tensors overlap at byte {other.offset}")
     return found

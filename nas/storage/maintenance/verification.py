@@ -16,6 +16,7 @@ from nas.core.errors import CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
+from nas.storage.folders import saved_names
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.maintenance.gc.mark import counted_name, file_sizes
 from nas.storage.maintenance.inventory import Inventory, read_inventory
@@ -158,6 +159,7 @@ class _Verification:
         try:
             manifest = load_manifest(self._files, checkpoint)
             saved = manifest.files
+            saved_names(saved)
             packs = {pack.path: pack for pack in manifest.packs}
             for path, ranges in tensor_ranges(manifest).items():
                 self._ranges.setdefault(packs[path], set()).update(ranges)

@@ -24,7 +24,17 @@ from nas.storage.records import Records
 from nas.storage.resume_points import ResumePoints
 from nas.storage.verified import digest_of
 from tests.support.record_files import read_record, sealed, write_record
-from tests.support.stored_search import TENSORS, finish, proposed, publish, write_stored_search
+from tests.support.sample_searches import IDENTITY
+from tests.support.stored_search import (
+    BEST,
+    RESUME_STATE,
+    SESSION,
+    TENSORS,
+    finish,
+    proposed,
+    publish,
+    write_stored_search,
+)
 
 PACKS = ("packs/000000-aa.safetensors", "packs/000001-aa.safetensors")
 
@@ -280,9 +290,10 @@ def test_lost_proposal_hides_no_weights(place: Path) -> None:
 
 def test_series_of_records_have_no_gaps(place: Path) -> None:
     """Sessions, winners and gc records are numbered from 1, so that a gap is a missing record."""
-    for name in ("sessions/0003.json", "best-0003.json", "gc/0002.json"):
+    last = {"sessions/0003.json": SESSION, "best-0003.json": {**BEST, "number": 3}, "gc/0002.json": {"trials": {}}}
+    for name, record in last.items():
         (place / name).parent.mkdir(exist_ok=True)
-        write_record(place / name, {"trial": 2, "trials": {}, "files": []})
+        write_record(place / name, record)
 
     assert [path for _, path, _, _ in found(place)] == ["best-0002.json", "gc/0001.json", "sessions/0002.json"]
 
@@ -313,7 +324,7 @@ def test_resume_points_of_unfinished_trials_are_read(place: Path) -> None:
     """Resume points of unfinished trials are verified, record and pack; those of finished ones are garbage."""
     files = open_root(str(place))
     for number in (1, 5):
-        ResumePoints(files, number).publish({"step": 3, "names": ["stem"]}, {"stem": TENSORS["stem"]})
+        ResumePoints(files, number).publish(RESUME_STATE, {"stem": TENSORS["stem"]})
     assert verified(place).counts["resume"].n_files == 1
     assert found(place) == []
     [record] = (place / "resume/000005").glob("*.json")
@@ -369,9 +380,10 @@ def test_memory_is_little(tmp_path: Path) -> None:
     """A pack of 64 MB in one tensor is hashed as a whole and by its tensor in a few MB."""
     files = open_root(str(tmp_path / "search"))
     records = Records(files)
-    records.publish("search.json", {"format": FORMAT, "identity": {}, "metrics": []})
+    metrics = [{"name": "accuracy", "direction": "maximize"}]
+    records.publish("search.json", {"format": FORMAT, "identity": IDENTITY, "metrics": metrics})
     finish(records, proposed(records, 0), publish(files, 0, {"large": torch.ones(16 << 20), **TENSORS}))
-    records.publish("sessions/0001.json", {})
+    records.publish("sessions/0001.json", SESSION)
     flip(tmp_path / "search" / PACKS[0], -(40 << 20))
     tracemalloc.start()
     try:

@@ -161,7 +161,8 @@ class Progress:
         parts = [f"running {len(self._running)}"] if self._running else []
         if self._n_failed:
             parts.append(f"failed {self._n_failed}")
-        if stage := next((stage for stage in reversed(self._n_wanted) if stage in self._best), None):
+        known = [stage for stage in reversed(self._n_wanted) if stage in self._best]
+        if stage := min(known, key=lambda stage: self._best[stage][0][0], default=None):  # COMPLETE trials first
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             value = best.metrics[self._metrics[0].name]
             parts.append(f"best {kind}{self._metrics[0].name} {value:.4f} (trial {best.number})")

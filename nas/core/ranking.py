@@ -17,14 +17,15 @@ from nas.core.trial import State, Trial
 def competitors(trials: Iterable[Trial], metrics: Sequence[Metric], stages: Sequence[str]) -> list[Trial]:
     """Returns the trials that can become the winner, best first.
 
-    They are of the last stage that has any. These are its COMPLETE trials or, if it has none, those that reached the
-    deadline and saved weights. A trial ended by a stopper has a score, but cannot win.
+    They are the COMPLETE trials of the last stage that has any. Without any, they are the trials of the last stage that
+    reached the deadline and saved weights. A trial ended by a stopper has a score, but cannot win.
     """
     known = [(place, trial) for trial in trials if (place := winner_key(trial, metrics)) is not None]
-    for stage in reversed(stages):
-        if in_stage := sorted((entry for entry in known if entry[1].stage == stage), key=lambda entry: entry[0]):
-            kind = in_stage[0][0][0]
-            return [trial for place, trial in in_stage if place[0] == kind]
+    for is_stopped in (False, True):
+        for stage in reversed(stages):
+            in_stage = [entry for entry in known if entry[1].stage == stage and entry[0][0] == is_stopped]
+            if in_stage:
+                return [trial for _, trial in sorted(in_stage, key=lambda entry: entry[0])]
     return []
 
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flows.views.progress import Progress
+from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
+from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Finished, Proposed
 
@@ -46,11 +48,16 @@ def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[st
         replace(trial(n, "search", State.STOPPED if n == 2 else State.COMPLETE), metrics={"score": score})
         for n, score in scores.items()
     ]
-    progress = Progress([Metric("score")], {"search": 5}, [])
+    progress = Progress([Metric("score")], {"search": 5, "final": 1}, [])
     for event in (*(Proposed(trial(n, "search")) for n in range(5)), *map(Finished, done)):
         progress.observe(event)
     progress.observe(Finished(replace(trial(4, "search", State.FAILED), reason=Reason.EXCEPTION)))
-    [winner, *_] = competitors(done, [Metric("score")], ["search"])
+    weights = Checkpoint(manifest=Reference("manifests/000005-aa.json", 9, f"blake3:{0:064x}"), packs=())
+    late = replace(trial(5, "final", State.STOPPED), metrics={"score": 0.9}, checkpoint=weights)
+    late = replace(late, reason=Reason.DEADLINE)
+    for event in (Proposed(trial(5, "final")), Finished(late)):
+        progress.observe(event)
+    [winner, *_] = competitors([*done, late], [Metric("score")], ["search", "final"])
 
     assert winner.number == 1
     assert "best score 0.5000 (trial 1)" in capsys.readouterr().err.splitlines()[-1]

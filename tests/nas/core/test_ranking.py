@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.ranking import Ranking, competitors
-from nas.core.trial import Proposal, State, Trial
+from nas.core.reference import Reference
+from nas.core.trial import Proposal, Reason, State, Trial
 
 STAGES = ("search", "final")
 
@@ -39,6 +41,21 @@ def test_competitors_are_of_the_last_stage_with_a_score() -> None:
     assert ranked(*search, failed, stopped, *finals) == [6, 5]
     assert ranked(*search, *finals, metric=Metric("a", "minimize")) == [5, 6]
     assert ranked() == []
+
+
+def test_a_final_that_met_the_deadline_comes_after_complete_trials() -> None:
+    """A final that was stopped by the hours wins only if no trial of any stage is COMPLETE, and only with weights."""
+    weights = Checkpoint(manifest=Reference("manifests/000001-aa.json", 9, f"blake3:{0:064x}"), packs=())
+    overdue = [
+        replace(trial(n, 0.9, stage=stage, state=State.STOPPED), reason=Reason.DEADLINE, checkpoint=weights)
+        for n, stage in ((1, "final"), (2, "search"))
+    ]
+    bare = replace(overdue[0], number=3, checkpoint=None)
+
+    assert ranked(*overdue, bare, trial(4, 0.1)) == [4]
+    assert ranked(*overdue, bare, trial(4, 0.1), trial(5, 0.05, stage="final")) == [5]
+    assert ranked(*overdue, bare) == [1]
+    assert ranked(overdue[1], bare) == [2]
 
 
 def test_other_metrics_decide_between_equals() -> None:

@@ -81,17 +81,22 @@ def rows_of_proc() -> dict[int, Row]:
     return found
 
 
-def run_ps(columns: str, *selection: str) -> str:
-    """Returns the output of ``ps``."""
+def run_ps(columns: str, *selection: str) -> tuple[int, str]:
+    """Returns the process id and the output of ``ps``."""
     import subprocess  # not on Linux, where it would double the memory of this program
 
-    return subprocess.run(["ps", *selection, "-o", columns], stdout=subprocess.PIPE, text=True).stdout
+    with subprocess.Popen(["ps", *selection, "-o", columns], stdout=subprocess.PIPE, text=True) as process:
+        output, _ = process.communicate()
+    return process.pid, output
 
 
 def rows_of_ps() -> dict[int, Row]:
-    """Returns all processes by id, from ``ps``, for systems without ``/proc``."""
-    rows = (line.split(None, 3) for line in run_ps("pid=,ppid=,stat=,lstart=", "-ax").splitlines())
-    return {int(pid): Row(int(parent), start, state.startswith("Z")) for pid, parent, state, start in rows}
+    """Returns all processes by id, from ``ps``, which is itself left out. For systems without ``/proc``."""
+    own_pid, output = run_ps("pid=,ppid=,stat=,lstart=", "-ax")
+    rows = (line.split(None, 3) for line in output.splitlines())
+    found = {int(pid): Row(int(parent), start, state.startswith("Z")) for pid, parent, state, start in rows}
+    found.pop(own_pid, None)
+    return found
 
 
 def descendants(root: int) -> dict[int, Row]:
@@ -134,7 +139,7 @@ def open_handle(pid: int) -> int | None:
 def is_one_of(names: Iterable[str], pid: int) -> bool:
     """Returns whether the command line of a process includes one of the names."""
     if not IS_LINUX:
-        line = run_ps("args=", "-p", str(pid))
+        _, line = run_ps("args=", "-p", str(pid))
         return any(name in line for name in names)
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:
         line = file.read()
@@ -233,11 +238,11 @@ class Supervisor:
         """
         began_s, pause_s = time.monotonic(), 0.001
         while True:
-            if not IS_LINUX and self.child not in spare({}):  # the process group, as far as there are no subreapers
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.child, signal.SIGKILL)
             below = descendants(os.getpid())
             spared = spare(below)
+            if not IS_LINUX and self.child not in spared:  # the orphans of the command, as there is no subreaper
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.child, signal.SIGKILL)
             left = {pid: row for pid, row in below.items() if pid not in spared and not row.is_zombie}
             users = {pid for pid in left if not is_one_of(TRACKERS, pid)}
             seconds = time.monotonic() - began_s

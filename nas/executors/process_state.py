@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import decimal
 import gc
 import locale
@@ -27,7 +28,7 @@ from torch.utils import _python_dispatch
 
 from nas.training.torch_settings import SavedSettings, Setting, attributes, torch_settings
 
-LASTING_THREADS = ("tqdm", "fsspec")
+LASTING_THREADS = ("tqdm", "fsspec", "torch._inductor", "joblib", "loky")
 """Modules and names of threads that libraries keep for the life of a process."""
 THREADS_TIMEOUT_S = 0.2
 MAX_MODES = 100
@@ -127,12 +128,16 @@ class ProcessState:
         return f"a thread was left running ({left[0].name})" if left else None
 
     def _new_threads(self) -> list[threading.Thread]:
-        new = (thread for thread in threading.enumerate() if thread not in self._threads)
-        return [t for t in new if not type(t).__module__.startswith(LASTING_THREADS) and not _lasts(t.name)]
+        return [thread for thread in threading.enumerate() if thread not in self._threads and not _lasts(thread)]
 
 
-def _lasts(name: str) -> bool:
-    return name.startswith(LASTING_THREADS)
+def _lasts(thread: threading.Thread) -> bool:
+    """Returns whether a thread belongs to a library, or to a pool and waits."""
+    target = getattr(thread, "_target", None)
+    names = (thread.name, type(thread).__module__, getattr(target, "__module__", None) or "")
+    frame = sys._current_frames().get(thread.ident or 0)
+    is_waiting = frame is not None and frame.f_code is concurrent.futures.thread._worker.__code__
+    return is_waiting or any(name.startswith(LASTING_THREADS) for name in names)
 
 
 def _settings() -> Iterable[Setting]:

@@ -293,7 +293,7 @@ class WorkerProcess:
         python = [os.fsdecode(spawn.get_executable()), *util._args_from_interpreter_flags()]  # type: ignore[attr-defined]
         with theirs, self._log.open("ab") as log:
             self._process = SupervisedProcess(
-                [*python, "-c", _PROGRAM, str(theirs.fileno())],
+                [*python, "-P", "-c", _PROGRAM, str(theirs.fileno())],  # -P: the working folder hides no module
                 output=log,
                 pass_fds=[theirs.fileno()],
                 environment={**os.environ, **self._environment},

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ def cancel_autocast() -> None:
     torch.autocast("cpu").__enter__()
 
 
+POOL = ThreadPoolExecutor(1)
 RESTORED: dict[str, Callable[[], object]] = {
     "recursion limit": lambda: (sys.setrecursionlimit(60), torch.set_default_dtype(torch.float64)),
     "closed output": lambda: [os.close(fd) for fd in (0, 1, 2)],
@@ -95,6 +97,7 @@ RESTORED: dict[str, Callable[[], object]] = {
     "dispatch mode": lambda: RaisingMode().__enter__(),
     "function mode": lambda: RaisingFunctionMode().__enter__(),
     "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(fail, fail).__enter__(),  # type: ignore[arg-type]
+    "pool of threads": lambda: POOL.submit(print).result(),
     "modules' hooks": lambda: torch_modules.register_module_forward_hook(lambda *_: fail(RuntimeError("hook"))),
 }
 """Changes that are restored."""

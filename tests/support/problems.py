@@ -254,6 +254,7 @@ class TroubleProblem(Problem):
                 "fork",
                 "traceable",
                 "leave",
+                "terminate",
                 "thread",
             ),
             "seconds": Int(0, 1000),
@@ -334,6 +335,16 @@ class TroubleProblem(Problem):
                     os._exit(torch.get_num_threads())
                 _, status = os.waitpid(child, 0)
                 return {"score": os.waitstatus_to_exitcode(status)}
+            case "terminate":
+                if (child := os.fork()) == 0:
+                    time.sleep(20)
+                    os._exit(1)
+                program = subprocess.Popen(["sleep", "20"])
+                time.sleep(0.3)  # until both handle signals as they will
+                program.terminate()
+                os.kill(child, signal.SIGINT)
+                _, status = os.waitpid(child, 0)
+                return {"score": program.wait(), "fork": os.waitstatus_to_exitcode(status)}
         return {"score": 1.0, "pid": os.getpid(), "n_built": TroubleProblem.n_built}
 
     def test(self, run: TrialRun) -> Mapping[str, float]:

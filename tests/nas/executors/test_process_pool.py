@@ -348,6 +348,12 @@ class TestDeaths:
         assert not is_alive(int(trials[0].metrics["child"]))
         assert trials[0].metrics["pid"] == trials[1].metrics["pid"] != trials[2].metrics["pid"]
 
+    def test_children_can_be_terminated(self, open_shop: Callable[..., Shop]) -> None:
+        """Signals that a worker ignores end its forks and its programs."""
+        [trial] = open_shop().run(("terminate", 0))
+
+        assert trial.metrics == {"score": -signal.SIGTERM, "fork": -signal.SIGINT}
+
     def test_forked_child_computes(self, open_shop: Callable[..., Shop]) -> None:
         """A child forked after a computation with two threads computes, with one."""
         [trial] = open_shop(n_threads=2).run(("fork", 0))

@@ -19,6 +19,7 @@ from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, gro
 from flows.cli.program import this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.spec import Spec
+from nas.core.tracebacks import error_line, frames_of, is_of_users_code
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -59,6 +60,7 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
     * A user's mistake: one line on standard error, status 2.
     * A failed search or storage: one line, status 1.
     * An interruption: status 130 or 143.
+    * An error in a user's code: its frames and one line, status 1.
     * Anything else is a bug and keeps its traceback.
 
     The error of one multirun job does not end the others.
@@ -164,6 +166,12 @@ def _guarded(body: Callable[[], int]) -> int:
     except BrokenPipeError:  # standard output was closed (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except Exception:
-        tell(traceback.format_exc().rstrip())
+    except (Exception, SystemExit) as error:
+        if is_of_users_code(error):
+            tell(frames_of(error).rstrip())
+            complain(error_line(error))
+        elif isinstance(error, SystemExit):
+            raise
+        else:
+            tell(traceback.format_exc().rstrip())
         return FAILED

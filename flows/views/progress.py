@@ -113,7 +113,7 @@ class Progress:
                 if why != "interrupted":
                     self.note(f"trial {number} was lost: {why}")
             case JobLeftWorker(job=job, error=error, lost=lost) if error or lost:
-                why = lost or f"its code raised {last_line(error)}"
+                why = lost or str(last_line(error))
                 self.note(f"job {job} ended between two trials: {why}")
             case ExtraResult(trial=number):
                 if not self._has_late:

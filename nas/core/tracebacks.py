@@ -3,32 +3,87 @@
 from __future__ import annotations
 
 import contextlib
+import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 _HERE = str(Path(__file__).parents[1])
-_CALLERS = ("<frozen runpy>", contextlib.__file__)
-"""Files of frames between Heirloom's code and the user's."""
+_FLOWS = str(Path(__file__).parents[2] / "flows")
+_SHIPPED = tuple(f"{_HERE}/{package}/" for package in ("problems", "tuners", "stoppers"))
+_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_MAX_LINE = 300
 
 
 def traceback_of(error: BaseException) -> str:
+    """Returns the frames from the user's code on, and then the error in one line."""
+    frames, line = frames_of(error), error_line(error)
+    return frames if frames.endswith(f"{line}\n") else f"{frames}{line}\n"
+
+
+def frames_of(error: BaseException) -> str:
     """Returns the traceback without Heirloom's frames above the user's; complete if all are Heirloom's."""
     shown = traceback.TracebackException.from_exception(error)
-    is_foreign = [not _is_ours(frame.filename) for frame in shown.stack]
-    n_kept = is_foreign[::-1].index(True) if any(is_foreign) else len(is_foreign)
-    first_kept = len(is_foreign) - n_kept
-    frames = [frame for i, frame in enumerate(shown.stack) if i >= first_kept or is_foreign[i]]
+    files = [frame.filename for frame in shown.stack]
+    first = next((place for place, file in enumerate(files) if _is_users(file)), 0)
+    is_foreign = [place >= first and not _is_ours(file) for place, file in enumerate(files)]
+    last = max((place for place, found in enumerate(is_foreign) if found), default=-1)
+    frames = [frame for place, frame in enumerate(shown.stack) if place > last or is_foreign[place]]
     shown.stack = traceback.StackSummary.from_list(frames)
     return "".join(shown.format())
 
 
 def error_line(error: BaseException) -> str:
-    """Returns the error in one line; a note that names the user's method comes first."""
-    name = type(error).__name__
-    told = [*getattr(error, "__notes__", ()), f"{name}: {error}"]
-    line: str = next(text for text in told if f" raised {name}: " in text or text is told[-1])
-    return line.strip().splitlines()[0]
+    """Returns ``Class.method raised Type: first line ... last line``.
+
+    The method is that of a note, of the user's first frame, or of a shipped problem, tuner or stopper. Without one,
+    Heirloom found the error itself, and no method is named.
+    """
+    name, notes = type(error).__name__, getattr(error, "__notes__", ())
+    if (note := next((note for note in notes if f" raised {name}" in note), None)) is not None:
+        return _ends(note)
+    where = _method(error, _is_users) or _method(error, lambda file: file.startswith(_SHIPPED))
+    described = ": ".join(filter(None, [name, _ends(_text(error))]))
+    return described if where is None else f"{where} raised {described}"
+
+
+def is_of_users_code(error: BaseException) -> bool:
+    """Returns whether a frame is neither Heirloom's nor a library's."""
+    return any(_is_users(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _method(error: BaseException, is_shown: Callable[[str], bool]) -> str | None:
+    """Returns the first method in these files, else the file of an import."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__) if is_shown(frame.f_code.co_filename)]
+    names = [code.co_qualname.rpartition("<locals>.")[2] for code in codes]
+    methods = (name for name in names if "." in name and "<" not in name)
+    if (found := next(methods, None)) is not None:
+        return found
+    return Path(codes[0].co_filename).name if names and names[0] == "<module>" else None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its text can't be shown)"
+
+
+def _ends(text: str) -> str:
+    """Returns the first and the last line of a text as one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = " ... ".join([*lines[:1], *lines[1:][-1:]])
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
+
+
+def _is_users(file: str) -> bool:
+    is_library = file.startswith(("<frozen", _STANDARD_LIBRARY)) or not _LIBRARIES.isdisjoint(Path(file).parts)
+    return not is_library and not _is_ours(file)
 
 
 def _is_ours(file: str) -> bool:
-    return file in _CALLERS or Path(file).is_relative_to(_HERE)
+    """Returns whether a file is Heirloom's, or lies between its code and the user's."""
+    if file == contextlib.__file__ or file.startswith("<frozen"):
+        return True
+    return Path(file).is_relative_to(_HERE) or Path(file).is_relative_to(_FLOWS)

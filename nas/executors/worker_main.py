@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -190,7 +189,7 @@ def worker_main(connection: Connection) -> None:
     try:
         runtime = TrialRuntime(connection.recv())
     except BaseException as error:
-        connection.send(("build_failed", error if isinstance(error, HeirloomError) else traceback.format_exc()))
+        connection.send(("build_failed", error if isinstance(error, HeirloomError) else error_line(error)))
         return
     from nas.executors.process_state import ProcessState  # imports torch, in contrast to the driver
 

@@ -284,7 +284,7 @@ class WorkerProcess:
             self._terminate()
             if isinstance(content, HeirloomError):
                 raise content
-            raise RuntimeError(f"the problem can't be built:\n{content}")
+            raise HeirloomError(f"a worker can't build the problem: {content}")
         if self._process is not None:
             self._process.order("mark")  # what the problem's constructor started stays between trials
 

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from nas.core.errors import (
     TrialInterrupted,
 )
 from nas.core.metric import not_finite, plain_metrics
-from nas.core.tracebacks import traceback_of
+from nas.core.tracebacks import error_line, traceback_of
 from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, move_earlier_log
 from nas.training.device_errors import is_out_of_memory
@@ -209,8 +208,8 @@ class Attempt:
             known |= plain_metrics(problem.static_metrics(self._trial.point))
             known |= plain_metrics(problem.measure(self._trial.point, self._runtime.spec.device))
         except (Exception, SystemExit) as error:
-            self._static_metrics_error = f"; before training: {type(error).__name__}: {error}"
-            logger.warning("static metrics of the point failed: %s", traceback.format_exc())
+            self._static_metrics_error = f"; before training: {error_line(error)}"
+            logger.warning("static metrics of the point failed: %s", traceback_of(error))
         bad = not_finite(known)
         return {name: value for name, value in known.items() if name not in bad}
 

@@ -9,6 +9,7 @@ from typing import Any
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
+from nas.core.tracebacks import error_line
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
@@ -115,8 +116,7 @@ class TrialRuntime:
         try:
             self.problem.close()
         except (Exception, SystemExit) as error:
-            raised = f"{type(self.problem).__name__}.close raised {type(error).__name__}: {error}"
-            return str(getattr(error, "__notes__", [raised])[-1]).replace("\n", " ")
+            return error_line(error)
         return None
 
     def threads_of(self, n_slots: int) -> int:

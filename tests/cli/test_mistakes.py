@@ -414,3 +414,81 @@ def test_a_mistake_in_one_job_does_not_end_the_others(here: Path) -> None:
     assert done.out.count("best: trial") == 1
     assert done.err.count("heirloom: finalists=0: must be") == 1
     assert len(list((here / "heirloom").iterdir())) == 1
+
+
+BROKEN = """
+import os
+
+from nas import Float, Metric, ParameterSpace, Problem, Proposal, Stopper, Tuner
+
+WHERE = os.environ["WHERE"]
+
+
+def fail(where):
+    if where == WHERE:
+        raise RuntimeError("the cause\\nsee the manual")
+
+
+fail("module")
+
+
+class Broken(Problem):
+    metrics = (Metric("accuracy"),)
+
+    def __init__(self):
+        fail("constructor")
+
+    @property
+    def space(self):
+        fail("space")
+        return ParameterSpace({"rate": Float(0.1, 1.0)})
+
+    def train(self, run):
+        run.report(1, accuracy=0.5)
+        return {"accuracy": run.point["rate"]}
+
+
+class BrokenTuner(Tuner):
+    def __init__(self, space, metrics, *, seed=0, k=1):
+        super().__init__(space, metrics, seed=seed)
+        self.k = int(k)
+
+    def ask(self, lineage, number, job):
+        fail("ask")
+        return Proposal(point=self.space.sample(self.rng(number)))
+
+
+class BrokenStopper(Stopper):
+    def should_stop(self, lineage, trial):
+        fail("stopper")
+        return False
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("module", "broken.py"),
+        ("constructor", "Broken.__init__"),
+        ("space", "Broken.space"),
+        ("ask", "BrokenTuner.ask"),
+        ("stopper", "BrokenStopper.should_stop"),
+        ("argument", "BrokenTuner.__init__"),
+    ],
+)
+def test_errors_in_a_users_code(here: Path, where: str, name: str) -> None:
+    """They end the command with the user's frames and one line, without a frame of Heirloom's."""
+    (here / "broken.py").write_text(BROKEN)
+    own = (f"{group}._target_=broken.Broken{kind}" for group, kind in (("problem", ""), ("tuner", "Tuner")))
+    wrong = ["tuner.k=zwei"] if where == "argument" else []
+    stopper = "stopper._target_=broken.BrokenStopper"
+    done = run(here, *own, stopper, *wrong, "runner=threads", "slots=1", "budget.trials=1", WHERE=where)
+    told = "ValueError: invalid literal" if wrong else "RuntimeError: the cause ... see the manual"
+    lines = done.err.splitlines()
+
+    assert done.status == 1
+    assert lines[-1].startswith(f"heirloom: {name} raised {told}")
+    assert 'broken.py", line' in done.err
+    assert "/nas/" not in done.err
+    assert "/flows/" not in done.err

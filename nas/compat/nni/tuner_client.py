@@ -148,7 +148,7 @@ class TunerClient:
             name = self._names.pop(reply.get("call", -1), "")
             if "error" in reply:
                 print(clean(reply["error"]), file=sys.stderr, flush=True)
-                self._end_with(f"the tuner {self._name} raised in {name}: {reply['last']}")
+                self._end_with(f"the tuner {self._name} failed in {name}: {reply['last']}")
                 return
             if "later" in reply:
                 call = self._take_late_answer(reply)

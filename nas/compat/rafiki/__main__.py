@@ -10,7 +10,7 @@ from pathlib import Path
 from nas.compat.rafiki.template import importing
 from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.redaction import clean
-from nas.core.tracebacks import traceback_of
+from nas.core.tracebacks import error_line, frames_of
 
 
 def main() -> int:
@@ -28,9 +28,10 @@ def main() -> int:
     except HeirloomError as error:
         return _fail(error, 1)
     except Exception as error:  # of the file's code, or of a method of the template
-        notes = vars(error).pop("__notes__", [])
-        print(clean(traceback_of(error)), end="", file=sys.stderr)
-        return _fail(notes[-1] if notes else f"{sys.argv[0]} raised {type(error).__name__}: {error}", 1)
+        line = error_line(error)
+        vars(error).pop("__notes__", None)
+        print(clean(frames_of(error)), end="", file=sys.stderr)
+        return _fail(line, 1)
     return 0
 
 

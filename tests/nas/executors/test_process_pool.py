@@ -217,7 +217,9 @@ class TestWarmWorker:
         good, bad = shop.run(("nothing", 0), ("raise", 0))[-2:]
 
         assert shop.executor.call("test", good)["metrics"]["pid"] == good.metrics["pid"]
-        with pytest.raises(ActionError, match=r"^ValueError: as the point says\n(.|\n)*Traceback"):
+        with pytest.raises(
+            ActionError, match=r"^TroubleProblem.test raised ValueError: as the point says\n(.|\n)*Traceback"
+        ):
             shop.executor.call("test", bad)
 
     def test_start_record_names_the_process(self, shop: Shop) -> None:

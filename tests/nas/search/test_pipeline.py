@@ -208,7 +208,10 @@ class TestTests:
 
     @pytest.mark.parametrize(
         ("value", "line"),
-        [(None, "RuntimeError: no score for 1"), ("nan", "FloatingPointError: test returned score=nan")],
+        [
+            (None, "ScoreProblem.test raised RuntimeError: no score for 1"),
+            ("nan", "FloatingPointError: test returned score=nan"),
+        ],
     )
     def test_failing_test_is_recorded(self, bureau: Bureau, value: str | None, line: str) -> None:
         """A test that raises or returns NaN is recorded in one line; the winner is still exported."""
@@ -294,9 +297,9 @@ class TestBest:
         summary = bureau.run(1, problem=LeavingProblem)
 
         assert summary.winner is not None
-        assert summary.tests[summary.winner.number]["error"] == "SystemExit: 3"
+        assert summary.tests[summary.winner.number]["error"] == "LeavingProblem.test raised SystemExit: 3"
         assert summary.best is not None
-        assert summary.best["missing"] == {"export": "SystemExit: no export today"}
+        assert summary.best["missing"] == {"export": "LeavingProblem.export raised SystemExit: no export today"}
         logs = bureau.records().other_logs(summary.winner)
         assert logs["test"].endswith("SystemExit: 3\n")
         assert logs["export"].endswith("SystemExit: no export today\n")

@@ -103,7 +103,9 @@ def test_a_tuner_that_raises_ends_the_experiment(tmp_path: Path, capsys: pytest.
     code = SHARING + "\nif 'prev_path' in p and p['id'] > 1: import time; time.sleep(600)\n"
     code = code.replace('digest + str(p["prev_id"])', 'digest + str(p["id"])')
     fields = {"multiThread": True, "trialConcurrency": 3, "maxTrialNum": 10}
-    with pytest.raises(SearchFailedError, match=r"raised in receive_trial_result .* Inconsistency in weight sharing"):
+    with pytest.raises(
+        SearchFailedError, match=r"MyTuner.receive_trial_result raised ValueError: Inconsistency in weight sharing"
+    ):
         make_experiment(tmp_path, code, SHARING_TUNER, **fields).run()
 
     assert "Traceback (most recent call last)" in capsys.readouterr().err
@@ -332,7 +334,7 @@ while not os.path.exists("done"):
 )
 def test_tuners_that_cant_begin(tmp_path: Path, tuner: str, text: str) -> None:
     """An exception in the tuner's module or constructor ends the experiment with its last line."""
-    with pytest.raises(SearchFailedError, match=r"raised in MyTuner\.__init__") as caught:
+    with pytest.raises(SearchFailedError, match=r"failed in MyTuner\.__init__") as caught:
         make_experiment(tmp_path, SHARING, tuner).run()
 
     assert text in str(caught.value)

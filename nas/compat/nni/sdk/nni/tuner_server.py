@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from .tuner import Tuner
@@ -67,7 +68,7 @@ class TunerServer:
         try:
             reply = call(message)
         except BaseException as error:
-            self._send({"call": message["call"], "error": traceback.format_exc(), "last": _last_line(error)})
+            self._send({"call": message["call"], "error": _users_traceback(error), "last": _in_one_line(error)})
             if self._tuner is not None:
                 self._tuner._on_error()
             sys.stdout.flush()
@@ -175,8 +176,25 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"parameters must be JSON, not {value!r:.200} ({type(value).__name__})")
 
 
-def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(type(error), error)[-1].strip()
+def _users_traceback(error: BaseException) -> str:
+    """Returns the traceback without this file's frames above the tuner's."""
+    return "".join(traceback.format_exception(type(error), error, _below(error) or error.__traceback__))
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Returns ``Class.method raised Type: first line ... last line``; without the method if this file raised."""
+    below = _below(error)
+    lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    line = " ... ".join([lines[0], *lines[1:][-1:]])
+    method = "" if below is None else below.tb_frame.f_code.co_qualname
+    return f"{method} raised {line}" if "." in method else line
+
+
+def _below(error: BaseException) -> TracebackType | None:
+    below = error.__traceback__
+    while below is not None and below.tb_frame.f_code.co_filename == __file__:
+        below = below.tb_next
+    return below
 
 
 def main() -> None:

@@ -44,6 +44,11 @@ def number(value: float, digits: int = 4) -> str:
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
+def score(value: float) -> str:
+    """Returns a score with four decimals; from a million on with five digits."""
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.5g}"
+
+
 def count(n: int, noun: str, plural: str = "") -> str:
     """Returns a count with its noun: ``1 trial``, ``1,200 trials``, ``3 children``."""
     return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"

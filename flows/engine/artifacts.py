@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from flows.cli.formatting import markdown
+from flows.cli.formatting import markdown, score
 from flows.engine.run_log import RunLog
 from nas.core.metric import Metric
 from nas.core.redaction import clean
@@ -253,7 +253,7 @@ def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
         + "|\n"
     )
     rows = [
-        f"| {place} | {t.number} | {t.metrics[metric.name]:.4f} | {markdown(t.stage)} | {t.generation} | "
+        f"| {place} | {t.number} | {score(t.metrics[metric.name])} | {markdown(t.stage)} | {t.generation} | "
         f"{'-' if t.donor is None else markdown(t.donor)} | "
         f"{'-' if t.inherited_share is None else f'{t.inherited_share:.0%}'} |"
         for place, t in enumerate(leaders, 1)

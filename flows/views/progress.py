@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import count, duration, last_line, size
+from flows.cli.formatting import count, duration, last_line, score, size
 from flows.cli.output import tell
 from nas.core.metric import Metric
 from nas.core.ranking import winner_key
@@ -165,7 +165,7 @@ class Progress:
         if stage := min(known, key=lambda stage: self._best[stage][0][0], default=None):  # COMPLETE trials first
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             value = best.metrics[self._metrics[0].name]
-            parts.append(f"best {kind}{self._metrics[0].name} {value:.4f} (trial {best.number})")
+            parts.append(f"best {kind}{self._metrics[0].name} {score(value)} (trial {best.number})")
         if self._n_shares:
             parts.append(f"mean inherited {self._share / self._n_shares:.0%}")
         return ", ".join(parts)
@@ -218,8 +218,10 @@ class Progress:
         is_due = time.monotonic() - self._last_plain >= PLAIN_EVERY_S or trial.stage != self._search_stage
         if trial.state != State.FAILED and (self._is_live or not is_due):
             return
-        score = f"{self._metrics[0].name} {value:.4f}" if value is not None else str(trial.reason or "without a number")
-        text = f"trial {trial.number} ({trial.stage}) {trial.state} {score}"
+        outcome = (
+            f"{self._metrics[0].name} {score(value)}" if value is not None else str(trial.reason or "without a number")
+        )
+        text = f"trial {trial.number} ({trial.stage}) {trial.state} {outcome}"
         if trial.state == State.FAILED and (error := last_line(trial.error)):
             text += f": {error}"
         if not self._is_live:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flows.cli.formatting import brief, count, last_line
+from flows.cli.formatting import brief, count, last_line, score
 from flows.cli.output import show_line
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
@@ -66,12 +66,12 @@ def print_summary(
     else:
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
         name = metrics[0].name
-        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {winner.metrics[name]:.4f}")
+        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {score(winner.metrics[name])}")
         if final is not None and (winner.stage != final.name or winner.state != State.COMPLETE):
             write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
         test = summary.tests.get(winner.number, {})
         if "metrics" in test:
-            write("test: " + ", ".join(f"{name} {value:.4f}" for name, value in test["metrics"].items()))
+            write("test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items()))
         if "error" in test:
             write(f"test: failed: {test['error']}")
         write(f"ancestors: {line}")

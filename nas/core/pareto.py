@@ -132,16 +132,21 @@ def crowding(points: Sequence[Losses]) -> list[float]:
     distances = [0.0] * len(points)
     for i in range(len(points[0]) if points else 0):
         order = sorted(range(len(points)), key=lambda place: points[place][i])
-        span = points[order[-1]][i] - points[order[0]][i]
+        span = points[order[-1]][i] / 2 - points[order[0]][i] / 2  # of halves: the whole may be infinite
         distances[order[0]] = distances[order[-1]] = math.inf
         for before, place, after in zip(order, order[1:], order[2:], strict=False):
-            distances[place] += (points[after][i] - points[before][i]) / span if span else 0.0
+            distances[place] += (points[after][i] / 2 - points[before][i] / 2) / span if span else 0.0
     return distances
 
 
 def hypervolume(points: Iterable[Losses], reference: Losses) -> float:
-    """Returns the volume dominated by the points, up to the reference point."""
+    """Returns the volume dominated by the points, up to the reference point.
+
+    It is infinite if it may exceed the range of floats.
+    """
     inside = [p for p in points if all(loss < limit for loss, limit in zip(p, reference, strict=True))]
+    if inside and math.isinf(math.prod(limit - min(own) for limit, *own in zip(reference, *inside, strict=True))):
+        return math.inf
     return _volume(_front(inside), reference)
 
 

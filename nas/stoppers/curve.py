@@ -16,6 +16,7 @@ import numpy.typing as npt
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.outliers import clip_outliers
 from nas.core.trial import State, Trial
 from nas.core.validation import check_int, check_number
 from nas.stoppers.base import Stopper
@@ -92,7 +93,7 @@ def chance_to_beat(best: float, steps: Sequence[int], ranks: Sequence[float], ta
         ranks: The values of the curve; greater is better.
         target: A step after the last one.
     """
-    values = np.array(ranks)
+    values = np.array(clip_outliers(ranks))  # a first report of 1e308 would make all others equal
     low, span = float(values.min()), float(np.ptp(values))
     if not span > 0.0 or not math.isfinite(span):
         return float(values[-1] > best)

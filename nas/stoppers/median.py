@@ -5,10 +5,9 @@ Differs: compares best values, not running averages.
 
 from __future__ import annotations
 
-from statistics import median
-
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.outliers import median
 from nas.core.trial import State, Trial
 from nas.core.validation import check_int
 from nas.stoppers.base import Stopper
@@ -50,4 +49,4 @@ class MedianStopper(Stopper):
             and other.curve[-1][0] >= step
             and (best := self.curve_of(other).best_until(step)) is not None
         ]
-        return own is not None and len(others) >= self.min_trials and own < median(others)
+        return own is not None and len(others) >= self.min_trials and own < median(sorted(others))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.outliers import GREATEST
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
@@ -110,7 +111,7 @@ class CmaEsTuner(DonorTuner):
 
         metric = self.metrics[0]
         values = [t.value(metric.name) for t in generation]
-        losses = [math.inf if value is None else -metric.rank(value) for value in values]
+        losses = [math.inf if value is None else -max(-GREATEST, min(GREATEST, metric.rank(value))) for value in values]
         return [(np.array(t.proposal.derivation["vector"]), loss) for t, loss in zip(generation, losses, strict=True)]
 
     def _new_distribution(self) -> CMA:

@@ -192,10 +192,9 @@ class MetisTuner(DonorTuner):
         return bound - best, row.point, "measures again"
 
     def _model(self, rows: Sequence[_Row]) -> ScoreModel:
-        import numpy as np
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(math.sqrt(self._flat.n_coordinates), (0.05, 50.0), nu=2.5)
-        scores = np.array([row.score for row in rows], dtype=np.float64)
+        scores = [row.score for row in rows if row.score is not None]
         vectors = self._flat.vectors(row.point for row in rows)
         return ScoreModel(vectors, scores, kernel + WhiteKernel(0.1, (1e-5, 2.0)))

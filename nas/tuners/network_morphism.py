@@ -176,12 +176,11 @@ class _Model:
     """
 
     def __init__(self, known: Sequence[Trial], lineage: Lineage, distances: Distances, metric: Metric) -> None:
-        import numpy as np
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         marks = lineage.best_and_newest(metric, _N_LANDMARKS)
         self._landmarks = Landmarks([trial.point for trial in marks], distances)
-        scores = np.array([metric.rank(trial.metrics[metric.name]) for trial in known], dtype=np.float64)
+        scores = [metric.rank(trial.metrics[metric.name]) for trial in known]
         kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (0.05, 50.0), nu=2.5) + WhiteKernel(0.1, (1e-5, 2.0))
         model = ScoreModel(self._vectors_of(known), scores, kernel)
         self.spread = model.spread

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.outliers import clip_outliers
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
@@ -111,7 +112,7 @@ class OptunaTuner(DonorTuner):
         study = optuna.create_study(sampler=self._sampler(seed), direction=direction)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.add_trials([self._frozen(trial) for trial in self._chosen(lineage)])
+            study.add_trials(self._model_trials(lineage))
             for _ in range(_TRIES[self.sampler]):
                 point = self._point(partial(_suggest, study.ask()), seed)
                 if not lineage.has_point(point):
@@ -146,6 +147,17 @@ class OptunaTuner(DonorTuner):
         if self.max_points is None or len(lineage.ranked(self.metrics[0])) <= self.max_points:
             return list(lineage)
         return [*lineage.best_and_newest(self.metrics[0], self.max_points), *lineage.pending]
+
+    def _model_trials(self, lineage: Lineage) -> list[optuna.trial.FrozenTrial]:
+        """Returns the trials of the model. Scores of gp are clipped; tpe uses only their order."""
+        chosen = self._chosen(lineage)
+        frozen = [self._frozen(trial) for trial in chosen]
+        if self.sampler == "gp":
+            metric = self.metrics[0]
+            values = {n: v for n, trial in enumerate(chosen) if (v := trial.value(metric.name)) is not None}
+            for n, rank in zip(values, clip_outliers([metric.rank(v) for v in values.values()]), strict=True):
+                frozen[n].value = metric.rank(rank)
+        return frozen
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
         """Returns the trial as one of Optuna's."""

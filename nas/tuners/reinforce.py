@@ -8,11 +8,13 @@ learned, to the policy at that time. A reward is measured in standard deviations
 from __future__ import annotations
 
 import math
+from bisect import insort
 from dataclasses import dataclass, field
 
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.outliers import GREATEST, outlier_limit
 from nas.core.trial import Proposal, Trial
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
@@ -26,12 +28,13 @@ _TEMPERATURE_STEP = 1.2
 
 @dataclass(slots=True)
 class _Policy:
-    """The policy's state: logits by decision, and the moving mean and spread of rewards."""
+    """The policy's state: logits by decision, moving statistics of rewards, and all rewards."""
 
     learned: list[int] = field(default_factory=list)
     logits: dict[str, list[float]] = field(default_factory=dict)
     mean: float | None = None
     spread: float = 0.0
+    ascending: list[float] = field(default_factory=list)
 
 
 class ReinforceTuner(DonorTuner):
@@ -110,8 +113,12 @@ class ReinforceTuner(DonorTuner):
 
     def _learn(self, policy: _Policy, trial: Trial) -> None:
         metric = self.metrics[0]
-        reward = metric.rank(trial.metrics[metric.name])
+        reward = max(-GREATEST, min(GREATEST, metric.rank(trial.metrics[metric.name])))
         policy.learned.append(trial.number)
+        insort(policy.ascending, reward)
+        if policy.mean is not None and (limit := outlier_limit(policy.ascending)) is not None:
+            reward, policy.mean = max(limit, reward), max(limit, policy.mean)
+            policy.spread = min(policy.spread, (policy.ascending[-1] - limit) ** 2)
         if policy.mean is None:
             policy.mean = reward
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import statistics
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.outliers import clip_outliers, median
 from nas.core.point import Point
 from nas.core.trial import Proposal
 from nas.core.validation import check_int
@@ -99,16 +99,18 @@ class SmacTuner(DonorTuner):
         from smac.main.exceptions import ConfigurationSpaceExhaustedException
 
         metric = self.metrics[0]
-        costs = [-metric.rank(t.metrics[metric.name]) for t in lineage.ranked(metric)]
-        median_cost = statistics.median(costs)
+        ranked = lineage.ranked(metric)
+        clipped = clip_outliers([metric.rank(trial.metrics[metric.name]) for trial in ranked])
+        costs = {trial.number: -rank for trial, rank in zip(ranked, clipped, strict=True)}
+        median_cost = median(sorted(costs.values()))
         with tempfile.TemporaryDirectory() as folder, joblib.parallel_config(backend="sequential"):
             facade = self._facade(folder, seed, n_trials=len(lineage))
             for trial in lineage:
                 configuration = _configuration(facade.scenario.configspace, self._flat, trial.point)
-                if (value := trial.value(metric.name)) is not None:
-                    _tell(facade, configuration, -metric.rank(value))
+                if (cost := costs.get(trial.number)) is not None:
+                    _tell(facade, configuration, cost)
                 elif trial.is_finished:
-                    _tell(facade, configuration, max(costs), has_failed=True)
+                    _tell(facade, configuration, max(costs.values()), has_failed=True)
                 else:
                     _tell(facade, configuration, median_cost)
             # Not by the intensifier: it would look for repetitions, in time quadratic in the trials.

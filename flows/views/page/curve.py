@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 1180.0, 320.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78.0, 70.0, 22.0, 54.0
+GREATEST = 1e300
+"""Axes end here: differences of greater numbers may be infinite."""
 _REACH = 1.5
 """How far below the better three quarters of the scores the axis goes at the most, in heights of these."""
 _DIAMOND = "M0 -{0}L{0} 0L0 {0}L-{0} 0Z"
@@ -89,7 +91,7 @@ class _Curve:
         if best != worst:
             worst = next(value for value in values if not self.metric.is_better(limit, value))
         pad = (abs(best - worst) or span) * 0.05
-        return min(best, worst) - pad, max(best, worst) + pad
+        return max(-GREATEST, min(best, worst) - pad), min(GREATEST, max(best, worst) + pad)
 
     def x(self, trial: int) -> float:
         last = max(1, self.trials[-1].number if self.trials else 1)

@@ -87,7 +87,7 @@ class ScoreScale:
         """The step of a score, 0 to ``N_STEPS - 1``."""
         if self.high == self.low:
             return N_STEPS - 1 if score == self.high else 0
-        share = (score - self.low) / (self.high - self.low)
+        share = (score / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # of halves: the whole may be infinite
         return max(0, min(N_STEPS - 1, int(share * N_STEPS)))
 
     def text(self, score: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flows.cli.formatting import markup, number
-from flows.views.page.curve import ticks
+from flows.views.page.curve import GREATEST, ticks
 from flows.views.page.marks import LegendItem
 from nas.core.pareto import numbers_on_front
 from nas.core.trial import State, Trial
@@ -50,7 +50,7 @@ class _Axis:
         self.metric, self.start, self.end = metric, start, end
         low, high = min(values, default=0.0), max(values, default=1.0)
         self.is_log = low > 0 and high / low >= _LOG_FROM
-        self.scale: Callable[[float], float] = math.log10 if self.is_log else float
+        self.scale: Callable[[float], float] = math.log10 if self.is_log else _limited
         first, last = self.scale(low), self.scale(high)
         pad = (last - first or abs(last) or 1.0) * 0.05
         self.first, self.last = first - pad, last + pad
@@ -74,6 +74,11 @@ class _Axis:
     def text(self) -> str:
         better = "higher" if self.metric.direction == "maximize" else "lower"
         return f"{markup(self.metric.name)} ({better} is better{', logarithmic' if self.is_log else ''})"
+
+
+def _limited(value: float) -> float:
+    """Returns the value, at most the greatest one on an axis."""
+    return max(-GREATEST, min(GREATEST, value))
 
 
 def _round_number(mark: float) -> str:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.outliers import clip_outliers
 from nas.core.validation import check_int
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-_DEPTH = 100.0
-"""Scores are clipped at this multiple of the distance from the best to the median."""
-_GREATEST = 1e100
-"""Larger scores are clipped: their squares overflow."""
 
 
 def check_max_points(max_points: int, n_initial_points: int) -> None:
@@ -40,18 +36,20 @@ class ScoreModel:
 
     Args:
         vectors: ``(n, d)``, one row per measurement; n at least 1.
-        scores: ``(n,)``, greater is better. Low scores are clipped: one loss of a billion would make all others equal.
+        scores: Of length n, greater is better. Low ones are clipped (``clip_outliers``).
         kernel: A scikit-learn kernel with a ``WhiteKernel``, since scores are noisy.
 
     Attributes:
         spread: The standard deviation of the clipped scores; 1 if all are equal.
     """
 
-    def __init__(self, vectors: np.ndarray, scores: np.ndarray, kernel: Any) -> None:
-        scores = _clipped(scores)
-        self._mean = float(scores.mean())
-        self.spread = float(scores.std()) or 1.0
-        self._process = _fitted(vectors, (scores - self._mean) / self.spread, kernel, "fmin_l_bfgs_b")
+    def __init__(self, vectors: np.ndarray, scores: Sequence[float], kernel: Any) -> None:
+        import numpy as np
+
+        clipped = np.array(clip_outliers(scores), dtype=np.float64)
+        self._mean = float(clipped.mean())
+        self.spread = float(clipped.std()) or 1.0
+        self._process = _fitted(vectors, (clipped - self._mean) / self.spread, kernel, "fmin_l_bfgs_b")
 
     def fantasize(self, vectors: np.ndarray) -> ScoreModel:
         """Returns a model in which these points have their predicted scores, as pending trials do.
@@ -86,14 +84,6 @@ class ScoreModel:
         precision = np.diag(cho_solve((self._process.L_, True), np.eye(len(self._process.alpha_))))
         residuals: np.ndarray = np.abs(self._process.alpha_.ravel()) / np.sqrt(precision)
         return residuals
-
-
-def _clipped(scores: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    scores = np.clip(scores, -_GREATEST, _GREATEST)
-    best, median = scores.max(), np.median(scores)
-    return scores if best == median else np.maximum(scores, best - _DEPTH * (best - median))
 
 
 def _fitted(vectors: np.ndarray, scores: np.ndarray, kernel: Any, optimizer: str | None) -> Any:

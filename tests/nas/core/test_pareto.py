@@ -125,3 +125,12 @@ def test_best_first() -> None:
     points = [(1.0, 5.0), (9.0, 9.0), (0.0, 10.0), (3.0, 4.0), (4.0, 0.0), (0.0, 10.0)]
 
     assert best_first(points) == [2, 4, 0, 3, 1, 5]
+
+
+def test_numbers_at_the_ends_of_floats() -> None:
+    """Infinite differences give no NaN: crowding orders the points, and the volume is infinite."""
+    points = [(-1.7e308, 1.7e308), (0.0, 0.0), (1.0, -1.0), (1.7e308, -1.7e308)]
+
+    assert crowding(points) == [math.inf, pytest.approx(1.0), pytest.approx(1.0), math.inf]
+    assert hypervolume(points, (1.7e308, 1.7e308)) == math.inf
+    assert hypervolume([], (1.7e308, 1.7e308)) == 0.0

@@ -13,6 +13,7 @@ from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.stoppers.curve import CurveStopper
 from nas.stoppers.curve import chance_to_beat as chance
+from nas.stoppers.median import MedianStopper
 from tests.support.curves import METRIC, others, trial
 
 TARGET = 60
@@ -133,3 +134,21 @@ def test_invalid_arguments_are_refused(wrong: dict[str, Any], message: str) -> N
     """Invalid arguments are refused with what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         CurveStopper((METRIC,), **wrong)
+
+
+@pytest.mark.parametrize("first", [-1e9, -1.7e308])
+def test_diverged_first_report_does_not_hide_the_curve(first: float) -> None:
+    """A curve that starts near the limit of floats is judged by its other reports."""
+    curve = [first, *rise(0.9)[1:20]]
+
+    assert chance(0.3, range(1, 21), curve, TARGET) > 0.9
+    assert chance(2.0, range(1, 21), curve, TARGET) < 0.1
+
+
+def test_median_of_diverged_trials_is_finite() -> None:
+    """With others near the limit of floats, whose sum is infinite, a better trial continues and a worse one stops."""
+    lineage = others(*([value, value] for value in (1.6e308, 1.7e308)))
+    stopper = MedianStopper((METRIC,), min_trials=2)
+
+    assert not stopper.should_stop(lineage, trial(9, [1.7e308, 1.7e308]))
+    assert stopper.should_stop(lineage, trial(9, [1.5e308, 1.5e308]))

@@ -284,6 +284,15 @@ def test_outliers_do_not_flatten_the_curve() -> None:
     assert [e.get("data-n") for e in having(curve, "beyond")] == ["30"]
 
 
+@pytest.mark.parametrize("scores", [[-1.7e308, 1.7e308], [1.7e308], [0.5, 0.6, 1.7e308, -1.7e308], [1e308, 1.7e308]])
+def test_page_of_scores_at_the_ends_of_floats(scores: list[float], tmp_path: Path) -> None:
+    """Scores whose differences are infinite are drawn within the picture, without "nan" and "inf"."""
+    page = lineage_page(snapshot_of([trial(n, score=score) for n, score in enumerate(scores)], tmp_path))
+
+    assert page.count('class="score') >= len(scores)
+    assert not re.search(r'[" ](nan|-?inf)\b', page)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.9111, 0.9944), (0, 4999), (1e-7, 3e-7), (-5.0, 12.0)])
 def test_ticks(low: float, high: float) -> None:
     """Ticks are round, lie within, and are three to eleven."""
@@ -323,9 +332,18 @@ def test_scatter_shows_the_front(tmp_path: Path) -> None:
     assert "Objectives and the front" not in lineage_page(snapshot_of(evolved(12), tmp_path / "one"))
 
 
-@pytest.mark.parametrize("values", [[], [(0.5, 3.0)], [(0.5, 0.0), (0.5, 0.0)], [(0.1, 1e-9), (0.9, 1e12)]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [(0.5, 3.0)],
+        [(0.5, 0.0), (0.5, 0.0)],
+        [(0.1, 1e-9), (0.9, 1e12)],
+        [(-1.7e308, -1.7e308), (1.7e308, 1.7e308)],
+    ],
+)
 def test_scatter_of_any_range(values: list[tuple[float, float]]) -> None:
-    """No trial, one, equal ones, or twenty powers of ten: the marks lie within the picture."""
+    """No trial, one, equal ones, twenty powers of ten, or the ends of floats: the marks lie within the picture."""
     trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(values)]
     picture = ET.fromstring(objectives_scatter(Lineage.of(trials), OBJECTIVES)[0])
 

@@ -124,15 +124,16 @@ class SessionRun:
             now_s=executor.now_s,
         )
         try:
-            begun()
-            self.pipeline.run(
-                executor,
-                lease,
-                self.settings(),
-                only_finals=self.only_finals,
-                retries=self.limits.retries_failed,
-                observe=observe,
-            )
+            with lease.naming_takeover():
+                begun()
+                self.pipeline.run(
+                    executor,
+                    lease,
+                    self.settings(),
+                    only_finals=self.only_finals,
+                    retries=self.limits.retries_failed,
+                    observe=observe,
+                )
         finally:
             with suppress(StorageError):  # it would hide the first error; the lease expires by itself
                 lease.close()

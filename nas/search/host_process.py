@@ -41,16 +41,13 @@ class HostProcess:
         return cls(record["host"], record["pid"], record["boot"], record["process_started"], record["machine"])
 
     def is_beside(self, other: HostProcess) -> bool:
-        """Returns whether the two processes see each other."""
-        return (self.host, self.machine) == (other.host, other.machine)
+        """Returns whether the two see each other; clones of a machine differ in boot."""
+        return (self.host, self.machine, self.boot) == (other.host, other.machine, other.boot)
 
     def is_gone(self) -> bool:
-        """Returns whether the process ran on this host and has ended; False if unknown."""
-        here = HostProcess.current()
-        if not self.is_beside(here):
+        """Returns whether the process ran on this host and boot and has ended."""
+        if not self.is_beside(HostProcess.current()):
             return False
-        if self.boot != here.boot:
-            return True
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:

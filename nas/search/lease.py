@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -133,6 +134,27 @@ class SearchLease:
             self._thread.join()
             self._heartbeat(ended=True)
 
+    @contextmanager
+    def naming_takeover(self) -> Iterator[None]:
+        """Names the session that took the search over, if a record exists already.
+
+        Raises:
+            SearchBusyError: instead of AlreadyPublishedError, if there is a newer session.
+        """
+        try:
+            yield
+        except AlreadyPublishedError as error:
+            if (message := self._takeover()) is None:
+                raise
+            raise SearchBusyError(f"{message}. This command stops; the other one continues the search") from error
+
+    def _takeover(self) -> str | None:
+        """Returns a message on the newer session that took the lease, or None."""
+        number, record = max(past_sessions(self._records).items(), default=(0, {}))
+        if number <= self.number:
+            return None
+        return f"session {number} on {record['host']} (pid {record['pid']}) took the search over"
+
     def _session_hours(self) -> float:
         return (self._now_s() - self._started_s) / 3600
 
@@ -142,12 +164,8 @@ class SearchLease:
         while not self._closed.wait(HEARTBEAT_S):
             try:
                 self._heartbeat(ended=False)
-                newer = {n: record for n, record in past_sessions(self._records).items() if n > self.number}
-                if newer and not has_reported:
-                    number, record = max(newer.items())
-                    self._on_takeover(
-                        f"session {number} on {record['host']} (pid {record['pid']}) took the search over"
-                    )
+                if not has_reported and (message := self._takeover()) is not None:
+                    self._on_takeover(message)
                     has_reported = True
             except StorageError as error:  # the controller, which uses the same storage, reports it
                 logger.warning("a heartbeat could not be written: %s", error)

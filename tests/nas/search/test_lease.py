@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from nas.core.errors import ConfigurationError, SearchBusyError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError
 from nas.core.names import check_name
 from nas.search.host_process import HostProcess
 from nas.search.identity import open_records
@@ -218,11 +218,35 @@ class TestThisHost:
         assert time.monotonic() - began_s < 2
 
     def test_reused_pid_does_not_hold_the_lease(self, in_memory: Records) -> None:
-        """A later process with the same pid, or one after a reboot, does not hold the lease."""
+        """A later process with the same pid does not hold the lease."""
         here = HostProcess.current()
-        for changes in ({"process_started": "1"}, {"boot": "another"}):
-            assert replace(here, pid=os.getppid(), **changes).is_gone()
+        assert replace(here, pid=os.getppid(), process_started="1").is_gone()
         assert not here.is_gone()
+
+    def test_clone_of_this_machine_is_watched(self, in_memory: Records) -> None:
+        """A host of the same name and machine id in another boot may be a clone: its heartbeat decides."""
+        here = HostProcess.current()
+        clone = {"host": here.host, "machine": here.machine, "boot": "another", "pid": 2**22}
+        elsewhere(in_memory, **clone)
+        assert not HostProcess(**driver_of(in_memory, 1)).is_gone()
+        threading.Timer(0.7, elsewhere, [in_memory], {"beat": 2}).start()
+
+        with pytest.raises(SearchBusyError, match=f"driven by pid {2**22} on {here.host}"):
+            check_free(in_memory, timeout_s=10)
+        check_free(in_memory, timeout_s=0.5)
+
+    def test_overtaken_driver_names_the_session_that_took_over(self, in_memory: Records) -> None:
+        """A record that exists already is an error that names the newer session, if there is one."""
+        first = SearchLease(in_memory)
+        with pytest.raises(AlreadyPublishedError), first.naming_takeover():
+            in_memory.publish("sessions/0001.json", {})
+        newer = {**past_sessions(in_memory)[1], "session": 2, "host": "other", "pid": 77}
+        in_memory.publish("sessions/0002.json", newer)
+
+        taken = r"session 2 on other \(pid 77\) took the search over"
+        with pytest.raises(SearchBusyError, match=taken), first.naming_takeover():
+            in_memory.publish("sessions/0001.json", {})
+        first.close()
 
     def test_pid_of_another_container_says_nothing(self) -> None:
         """For another machine or container only the heartbeat counts."""

@@ -151,8 +151,8 @@ class Engine:
         if is_begun:
             if end is not None:
                 larger = (budget_names or {}).get(end, f"budget.{end}")
-                more = f"raise {larger}, or" if end != "tuner" else "its tuner has no more proposals;"
-                show_line(f"search {context.name} is finished: {more} choose another seed or name")
+                more = f"raise {larger}, or choose" if end != "tuner" else "its tuner has no more proposals. Choose"
+                show_line(f"search {context.name} is finished: {more} another seed or name")
                 return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
                 check_free(records, notify=tell)

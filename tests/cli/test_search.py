@@ -104,9 +104,9 @@ def test_a_terminal_shows_live_progress(here: Path, columns: int) -> None:
         r" [1-4]/6 trials, \S+ s, about \S+ s to the finals",
         r"  running [12].*",
         r"  (running [12], )?best score \d+\.\d{4} \(trial \d\).*",
-        r".*, inherited \d+%",
+        r".*, mean inherited \d+%",
         r" 6/6 trials, \S+ s",
-        r"  best final score \d+\.\d{4} \(trial 5\), inherited \d+%",
+        r"  best final score \d+\.\d{4} \(trial 5\), mean inherited \d+%",
     ):
         assert any(re.fullmatch(shown, line) and len(line) <= 80 for line in lines), (shown, lines)
     assert any("starting Prefect's temporary server" in line for line in lines)

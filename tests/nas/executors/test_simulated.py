@@ -104,7 +104,7 @@ def test_the_clock_is_that_of_the_workers(slots: int) -> None:
 
 def test_hours_end_a_search() -> None:
     """With half an hour, trials of a minute are proposed for 30 minutes, and the last one may finish."""
-    search = Simulated(PaperProblem(), budget=Budget(hours=0.5))
+    search = Simulated(PaperProblem(), budget=Budget(hours=0.5, at_deadline="finish"))
 
     assert len(search.run()) == 30
     assert search.executor.now_s() == 1800.0

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas import Choice, Metric, ParameterSpace, Problem, TrialRun
+from nas.storage.records import Records
 
 
 class RaisingMode(TorchDispatchMode):
@@ -105,6 +106,7 @@ REPLACED: dict[str, Callable[[], object]] = {
     "thread": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
     "hard limit": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
     "stream object": lambda: (sys.stdout.close(), sys.stderr.close()),
+    "our own code": lambda: setattr(Records, "commit", None),
     "pipe": lambda: os.closerange(3, 200),
     "CUDA": lambda: fail(RuntimeError("CUDA error: device-side assert triggered")),
 }

@@ -6,7 +6,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,14 @@ from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.trial_run import TrialRun
 from tests.support.problems import BodyProblem, network
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Body = Callable[[TrialRun], object]
 N_EPOCHS = 6
 ROOT = Path(__file__).parents[3]
 
 
-class Shop:
+class AttemptRunner:
     """A storage in memory, in which one trial is trained in several attempts, as by a worker."""
 
     def __init__(self, *, every_s: float = 0.0, device: str = "cpu") -> None:
@@ -109,16 +111,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+def runner() -> AttemptRunner:
+    return AttemptRunner()
 
 
 class Net(nn.Module):
@@ -229,8 +223,8 @@ class Training:
         forgets: A part that is not saved.
     """
 
-    def __init__(self, shop: Shop, recipe: Recipe, *, ends: Sequence[int] = (), forgets: str = "") -> None:
-        self.shop = shop
+    def __init__(self, runner: AttemptRunner, recipe: Recipe, *, ends: Sequence[int] = (), forgets: str = "") -> None:
+        self.runner = runner
         self.recipe = recipe
         self.ends = ends
         self.forgets = forgets
@@ -240,7 +234,7 @@ class Training:
 
     def run(self) -> Trial:
         """Returns the result after as many attempts as needed."""
-        while (found := self.shop.attempt(self.train)) is None:
+        while (found := self.runner.attempt(self.train)) is None:
             pass
         assert found.state == State.COMPLETE, found.error
         return found
@@ -272,7 +266,7 @@ class Training:
                 total += loss.item()
             self.recipe.end(parts, total)
             if self.ends[run_number : run_number + 1] == [epoch]:
-                self.shop.interrupt()
+                self.runner.interrupt()
             run.report(epoch, score=total)
             run.save_resume_point(epoch, *saved)
         self.final = parts
@@ -280,13 +274,13 @@ class Training:
         return {"score": total}
 
 
-def outcome(shop: Shop, trial: Trial) -> dict[str, Any]:
+def outcome(runner: AttemptRunner, trial: Trial) -> dict[str, Any]:
     """Returns the parts of a result that resuming must not change: the record without times, and the tensors."""
     record = trial.result_record()
     for name in ("attempt", "started", "finished", "cost", "checkpoint"):
         del record[name]
     if trial.checkpoint is not None:
-        manifest = load_manifest(shop.files, trial.checkpoint)
+        manifest = load_manifest(runner.files, trial.checkpoint)
         record["tensors"] = {n: (t.digest, t.dtype, t.shape) for n, t in manifest.tensors.items()}
         record["packs"] = [(pack.bytes, pack.digest) for pack in trial.checkpoint.packs]
     return record
@@ -301,7 +295,7 @@ def test_resumed_result_equals_an_uninterrupted_one(name: str, device: str) -> N
     """
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no GPU here")
-    calm, torn = (Shop(device=device) for _ in range(2))
+    calm, torn = (AttemptRunner(device=device) for _ in range(2))
     undisturbed = Training(calm, RECIPES[name])
     disturbed = Training(torn, RECIPES[name], ends=[2, 5])
 
@@ -337,7 +331,7 @@ BESIDE = ("scaler", "average")
 )
 def test_each_saved_part_matters(name: str, part: str) -> None:
     """If any part is left out of the save, the result differs."""
-    calm, torn = Shop(), Shop()
+    calm, torn = AttemptRunner(), AttemptRunner()
 
     undisturbed, disturbed = Training(calm, RECIPES[name]), Training(torn, RECIPES[name], ends=[3], forgets=part)
     first, second = undisturbed.run(), disturbed.run()
@@ -349,32 +343,32 @@ def test_each_saved_part_matters(name: str, part: str) -> None:
 class TestTiming:
     def test_a_call_in_every_epoch_is_cheap(self) -> None:
         """Before its time a call writes nothing, reads no part, and takes microseconds."""
-        shop = Shop(every_s=1000)
+        runner = AttemptRunner(every_s=1000)
 
         def body(run: TrialRun) -> object:
             began_s = time.perf_counter()
             assert not any(run.save_resume_point(step, object()) for step in range(1000))
             assert time.perf_counter() - began_s < 0.5
-            assert shop.kept == []
+            assert runner.kept == []
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.error is None
-        assert shop.files.names("resume") == []
+        assert runner.files.names("resume") == []
 
-    def test_a_finished_trial_saves_nothing(self, shop: Shop) -> None:
+    def test_a_finished_trial_saves_nothing(self, runner: AttemptRunner) -> None:
         """Code that test or export shares with train saves nothing there."""
-        trial = shop.attempt(lambda run: {"score": 1.0})
+        trial = runner.attempt(lambda run: {"score": 1.0})
         assert trial is not None
 
-        assert not TrialRun(trial, shop.files).save_resume_point(1, force=True)
-        assert shop.kept == []
+        assert not TrialRun(trial, runner.files).save_resume_point(1, force=True)
+        assert runner.kept == []
 
     def test_time_passes(self) -> None:
         """The first save comes one interval after the start, the next one interval after the first."""
-        shop = Shop(every_s=0.1)
+        runner = AttemptRunner(every_s=0.1)
 
         def body(run: TrialRun) -> object:
             saved = [run.save_resume_point(0)]
@@ -384,24 +378,24 @@ class TestTiming:
             assert saved == [False, True, False, True, False]
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.error is None
 
     def test_the_problem_decides(self) -> None:
         """every_s of the call takes precedence over the session's, and force over both."""
-        shop = Shop(every_s=1000)
+        runner = AttemptRunner(every_s=1000)
 
         def body(run: TrialRun) -> object:
             assert run.save_resume_point(1, every_s=0)
             assert not run.save_resume_point(2)
             assert run.save_resume_point(3, force=True)
             assert not run.save_resume_point(4, every_s=1000)
-            assert len(shop.kept) == 4
+            assert len(runner.kept) == 4
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.error is None
@@ -409,9 +403,9 @@ class TestTiming:
     @pytest.mark.parametrize(
         ("step", "every_s"), [(-1, 0.0), (1.5, 0.0), (True, 0.0), ("1", 0.0), (1, -1.0), (1, float("nan"))]
     )
-    def test_invalid_steps_and_intervals_are_refused(self, shop: Shop, step: Any, every_s: float) -> None:
+    def test_invalid_steps_and_intervals_are_refused(self, runner: AttemptRunner, step: Any, every_s: float) -> None:
         """An invalid step or interval fails the trial; the error shows both values."""
-        result = shop.attempt(lambda run: run.save_resume_point(step, every_s=every_s))
+        result = runner.attempt(lambda run: run.save_resume_point(step, every_s=every_s))
 
         assert result is not None
         assert f"step={step!r}, every_s={every_s!r}: must be a whole number and a number" in (result.error or "")
@@ -423,16 +417,16 @@ def saving(run: TrialRun) -> None:
     run.save_resume_point(3, {"reached": 3})
 
 
-def ended(shop: Shop, body: Body, **more: Any) -> None:
+def ended(runner: AttemptRunner, body: Body, **more: Any) -> None:
     """Runs an attempt that does this and is then interrupted."""
 
     def and_then(run: TrialRun) -> object:
         body(run)
-        shop.interrupt()
+        runner.interrupt()
         run.report(9, score=0.0)
         pytest.fail("the report must raise")
 
-    assert shop.attempt(and_then, **more) is None
+    assert runner.attempt(and_then, **more) is None
 
 
 class TestSweep:
@@ -440,8 +434,8 @@ class TestSweep:
         raise ValueError("as told")
 
     def stop(self, run: TrialRun) -> object:
-        assert self.shop.pool is not None
-        self.shop.pool.stop(self.shop.trial, "stop")
+        assert self.runner.pool is not None
+        self.runner.pool.stop(self.runner.trial, "stop")
         run.report(4, score=0.5)
         return {}
 
@@ -449,67 +443,67 @@ class TestSweep:
         ("end", "state"), [("complete", State.COMPLETE), ("fail", State.FAILED), ("stop", State.STOPPED)]
     )
     @pytest.mark.parametrize("attempt", [1, 2])
-    def test_a_result_deletes_resume_points(self, shop: Shop, end: str, state: State, attempt: int) -> None:
+    def test_a_result_deletes_resume_points(self, runner: AttemptRunner, end: str, state: State, attempt: int) -> None:
         """Any result deletes the trial's resume points, whichever attempt saved them."""
-        self.shop = shop
+        self.runner = runner
         if attempt == 2:
-            ended(shop, saving)
-            assert shop.kept
+            ended(runner, saving)
+            assert runner.kept
 
         def body(run: TrialRun) -> object:
             if attempt == 1:
                 saving(run)
-                assert shop.kept
+                assert runner.kept
             return {"score": 1.0} if end == "complete" else getattr(self, end)(run)
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.state == state
-        assert shop.kept == []
+        assert runner.kept == []
 
-    def test_a_result_of_another_attempt_deletes_resume_points(self, shop: Shop) -> None:
+    def test_a_result_of_another_attempt_deletes_resume_points(self, runner: AttemptRunner) -> None:
         """If another attempt had its result first, this attempt's resume points are deleted too."""
 
         def body(run: TrialRun) -> object:
-            trial = shop.trial
-            shop.attempt(lambda run: {"score": 2.0})
-            shop.trial = trial
+            trial = runner.trial
+            runner.attempt(lambda run: {"score": 2.0})
+            runner.trial = trial
             saving(run)
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.metrics == {"score": 2.0}
-        assert shop.kept == []
+        assert runner.kept == []
 
-    def test_an_interruption_keeps_it(self, shop: Shop) -> None:
+    def test_an_interruption_keeps_it(self, runner: AttemptRunner) -> None:
         """An attempt without a result keeps its resume points."""
-        ended(shop, saving)
+        ended(runner, saving)
 
-        assert len(shop.kept) == 2
+        assert len(runner.kept) == 2
 
 
 class TestResumption:
-    def test_a_first_attempt_has_none(self, shop: Shop) -> None:
+    def test_a_first_attempt_has_none(self, runner: AttemptRunner) -> None:
         """A first attempt has no resume point."""
-        result = shop.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
+        result = runner.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
 
         assert result is not None
         assert result.state == State.COMPLETE
 
-    def test_nothing_saved_is_none(self, shop: Shop) -> None:
+    def test_nothing_saved_is_none(self, runner: AttemptRunner) -> None:
         """A second attempt without a resume point starts from the beginning."""
-        ended(shop, lambda run: None)
-        result = shop.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
+        ended(runner, lambda run: None)
+        result = runner.attempt(lambda run: {"score": 1.0} if run.resumed_from() is None else None)
 
         assert result is not None
         assert result.state == State.COMPLETE
 
-    def test_asking_twice_gives_the_same(self, shop: Shop) -> None:
+    def test_asking_twice_gives_the_same(self, runner: AttemptRunner) -> None:
         """resumed_from gives the same answer at each call."""
-        ended(shop, saving)
+        ended(runner, saving)
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -520,15 +514,15 @@ class TestResumption:
             assert notes == {"reached": 3}
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.error is None
 
-    def test_reports_are_told_again_without_a_question(self, shop: Shop) -> None:
+    def test_reports_are_told_again_without_a_question(self, runner: AttemptRunner) -> None:
         """The next session and its stopper see the whole curve, but decide on new reports only."""
-        ended(shop, saving, answers=True)
-        shop.events.clear()
+        ended(runner, saving, answers=True)
+        runner.events.clear()
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -537,14 +531,14 @@ class TestResumption:
             run.report(4, score=0.5)
             return {"score": 1.0}
 
-        result = shop.attempt(body, answers=True)
+        result = runner.attempt(body, answers=True)
 
         assert result is not None
-        reports = [(e.step, e.metrics, e.answer is not None) for e in shop.events if isinstance(e, Reported)]
+        reports = [(e.step, e.metrics, e.answer is not None) for e in runner.events if isinstance(e, Reported)]
         assert reports == [(3, {"score": 0.25}, False), (4, {"score": 0.5}, True)]
         assert [(step, dict(metrics)) for step, metrics in result.curve] == [(3, {"score": 0.25}), (4, {"score": 0.5})]
 
-    def test_time_adds_up(self, shop: Shop) -> None:
+    def test_time_adds_up(self, runner: AttemptRunner) -> None:
         """A result's cost includes the time of all attempts up to the save that it resumed from."""
 
         def sleep_and_save(run: TrialRun) -> None:
@@ -553,8 +547,8 @@ class TestResumption:
             time.sleep(0.2)
             run.save_resume_point(1)
 
-        ended(shop, sleep_and_save)
-        ended(shop, sleep_and_save)
+        ended(runner, sleep_and_save)
+        ended(runner, sleep_and_save)
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -562,13 +556,13 @@ class TestResumption:
             resumed.load()
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert 0.4 <= result.cost["seconds"] < 5
         assert result.cost["gpu_seconds"] == 0.0
 
-    def test_earlier_weights_and_files_are_published(self, shop: Shop) -> None:
+    def test_earlier_weights_and_files_are_published(self, runner: AttemptRunner) -> None:
         """Weights of run.save and files of run.save_dir from before the save are published with the result."""
 
         def early(run: TrialRun) -> None:
@@ -580,7 +574,7 @@ class TestResumption:
             run.save({"weight": torch.zeros(2)})
             (run.save_dir / "late").write_bytes(b"")
 
-        ended(shop, early)
+        ended(runner, early)
 
         def body(run: TrialRun) -> object:
             (run.save_dir / "again").write_text("what every attempt writes")
@@ -590,22 +584,22 @@ class TestResumption:
             assert (run.save_dir / "deep" / "trees.txt").read_bytes() == b"one\0two"
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.checkpoint is not None, result.error
-        tensors = StoredWeights(shop.files, result.checkpoint).read_all()
+        tensors = StoredWeights(runner.files, result.checkpoint).read_all()
         assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"weight": [1, 1], "tied": [1, 1]}
         published = {
             reference.path.split("/", 2)[2]: reference
-            for reference in load_manifest(shop.files, result.checkpoint).files
+            for reference in load_manifest(runner.files, result.checkpoint).files
         }
         assert published.keys() == {"again", "deep/trees.txt", "empty"}
-        assert shop.files.read(published["deep/trees.txt"]) == b"one\0two"
+        assert runner.files.read(published["deep/trees.txt"]) == b"one\0two"
 
-    def test_other_parts_are_refused(self, shop: Shop) -> None:
+    def test_other_parts_are_refused(self, runner: AttemptRunner) -> None:
         """load accepts only the parts given to checkpoint: the same kinds, order and number."""
-        ended(shop, lambda run: run.save_resume_point(1, net := nn.Linear(1, 1), sgd(net)))
+        ended(runner, lambda run: run.save_resume_point(1, net := nn.Linear(1, 1), sgd(net)))
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -622,7 +616,7 @@ class TestResumption:
                 resumed.load(net, sgd(net))
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.error is None
@@ -642,42 +636,42 @@ class TestResumption:
             ),
         ],
     )
-    def test_values_that_need_pickling_are_refused(self, shop: Shop, part: object, line: str) -> None:
+    def test_values_that_need_pickling_are_refused(self, runner: AttemptRunner, part: object, line: str) -> None:
         """A value that can't be saved is refused by its place and key, and nothing is written."""
 
         def body(run: TrialRun) -> object:
             with pytest.raises(ConfigurationError, match=line):
                 run.save_resume_point(1, nn.Linear(1, 1), part)
-            assert shop.kept == []
+            assert runner.kept == []
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert result.error is None
 
-    def test_a_problem_that_never_asks_is_told(self, shop: Shop) -> None:
+    def test_a_problem_that_never_asks_is_told(self, runner: AttemptRunner) -> None:
         """An attempt that saves without having called resumed_from logs a warning."""
-        ended(shop, saving)
-        assert "never" not in shop.log
-        shop.attempt(lambda run: [saving(run), saving(run)] and {"score": 1.0})
+        ended(runner, saving)
+        assert "never" not in runner.log
+        runner.attempt(lambda run: [saving(run), saving(run)] and {"score": 1.0})
 
-        assert shop.log.count("train must call run.resumed_from()") == 1
+        assert runner.log.count("train must call run.resumed_from()") == 1
 
 
 class TestDamage:
     @pytest.mark.parametrize("n_torn", [1, 2])
-    def test_damaged_resume_points_are_logged(self, shop: Shop, n_torn: int) -> None:
+    def test_damaged_resume_points_are_logged(self, runner: AttemptRunner, n_torn: int) -> None:
         """If the newest is damaged, the trial resumes from the one before, else from the start; the log names both."""
 
         def save_two(run: TrialRun) -> None:
             run.save_resume_point(1, {"at": 1})
             run.save_resume_point(2, {"at": 2})
 
-        ended(shop, save_two)
-        packs = [name for name in shop.kept if name.endswith(".safetensors")]
+        ended(runner, save_two)
+        packs = [name for name in runner.kept if name.endswith(".safetensors")]
         for name in packs[2 - n_torn :]:
-            shop.files.replace(f"resume/000001/{name}", b"torn")
+            runner.files.replace(f"resume/000001/{name}", b"torn")
         found: list[object] = []
 
         def body(run: TrialRun) -> object:
@@ -687,13 +681,13 @@ class TestDamage:
                 found.append((resumed.step, notes))
             return {"score": 1.0}
 
-        result = shop.attempt(body)
+        result = runner.attempt(body)
 
         assert result is not None
         assert found == ([(1, {"at": 1})] if n_torn == 1 else [])
-        assert shop.log.count("resume point is damaged") == n_torn
-        assert all(name in shop.log for name in packs[2 - n_torn :])
-        assert shop.kept == []
+        assert runner.log.count("resume point is damaged") == n_torn
+        assert all(name in runner.log for name in packs[2 - n_torn :])
+        assert runner.kept == []
 
 
 class TestInheritance:
@@ -712,21 +706,21 @@ class TestInheritance:
         return {"score": 1.0}
 
     @pytest.mark.parametrize("fate", ["kept", "gone", "torn"])
-    def test_the_donor_is_needed_once(self, shop: Shop, fate: str) -> None:
+    def test_the_donor_is_needed_once(self, runner: AttemptRunner, fate: str) -> None:
         """A second attempt needs no donor; its record has the first one's report, donor and weights."""
-        donor = shop.donor()
+        donor = runner.donor()
         assert donor.checkpoint is not None
 
         def first(run: TrialRun) -> object:
-            shop.interrupt()
+            runner.interrupt()
             return self.body(run)
 
-        assert shop.attempt(first, donors=[donor], resolved_donor=0, inheritance={"replaced": {"7": 0}}) is None
+        assert runner.attempt(first, donors=[donor], resolved_donor=0, inheritance={"replaced": {"7": 0}}) is None
         for pack in donor.checkpoint.packs if fate != "kept" else ():
-            shop.files.delete(pack.path)
+            runner.files.delete(pack.path)
             if fate == "torn":
-                shop.files.replace(pack.path, b"torn")
-        result = shop.attempt(self.body, donors=[donor], resolved_donor=0, inheritance={})
+                runner.files.replace(pack.path, b"torn")
+        result = runner.attempt(self.body, donors=[donor], resolved_donor=0, inheritance={})
 
         assert result is not None
         assert (result.state, result.attempt) == (State.COMPLETE, 2), result.error
@@ -736,26 +730,26 @@ class TestInheritance:
         assert {tensor.how for tensor in self.reports[0].tensors.values()} == {"copied"}
         assert (result.inheritance["share"], result.inheritance["n_copied"]) == (1.0, 9)
         assert result.checkpoint is not None
-        assert all(bool((t == 1).all()) for t in StoredWeights(shop.files, result.checkpoint).read_all().values())
+        assert all(bool((t == 1).all()) for t in StoredWeights(runner.files, result.checkpoint).read_all().values())
 
-    def test_without_anything_saved_the_donor_is_needed(self, shop: Shop) -> None:
+    def test_without_anything_saved_the_donor_is_needed(self, runner: AttemptRunner) -> None:
         """A second attempt without a resume point is FAILED(parent) if the donor is gone."""
-        donor = shop.donor()
+        donor = runner.donor()
         assert donor.checkpoint is not None
-        ended(shop, lambda run: None, donors=[donor])
+        ended(runner, lambda run: None, donors=[donor])
         for pack in donor.checkpoint.packs:
-            shop.files.delete(pack.path)
+            runner.files.delete(pack.path)
 
-        result = shop.attempt(lambda run: pytest.fail("it must not run"), donors=[donor])
+        result = runner.attempt(lambda run: pytest.fail("it must not run"), donors=[donor])
 
         assert result is not None
         assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)
 
-    def test_a_second_network_may_inherit(self, shop: Shop) -> None:
+    def test_a_second_network_may_inherit(self, runner: AttemptRunner) -> None:
         """A resumed attempt may still call inherit if the donor is there; the first report stays."""
-        donor = shop.donor()
+        donor = runner.donor()
         ended(
-            shop,
+            runner,
             lambda run: [run.inherit(net := network()), run.save_resume_point(1, net)],
             donors=[donor],
             resolved_donor=0,
@@ -768,23 +762,23 @@ class TestInheritance:
             resumed.load(network())
             return {"score": 1.0}
 
-        result = shop.attempt(body, donors=[donor], resolved_donor=0)
+        result = runner.attempt(body, donors=[donor], resolved_donor=0)
 
         assert result is not None
         assert result.error is None
         assert result.inherited == 1.0
 
-    def test_a_lost_donor_that_is_needed_fails(self, shop: Shop) -> None:
+    def test_a_lost_donor_that_is_needed_fails(self, runner: AttemptRunner) -> None:
         """A resumed attempt that calls inherit for a missing donor fails."""
-        donor = shop.donor()
+        donor = runner.donor()
         assert donor.checkpoint is not None
         ended(
-            shop,
+            runner,
             lambda run: [run.inherit(net := network()), run.save_resume_point(1, net)],
             donors=[donor],
             resolved_donor=0,
         )
-        shop.files.delete(donor.checkpoint.packs[0].path)
+        runner.files.delete(donor.checkpoint.packs[0].path)
 
         def body(run: TrialRun) -> object:
             resumed = run.resumed_from()
@@ -793,7 +787,7 @@ class TestInheritance:
             run.inherit(network())
             return {"score": 1.0}
 
-        result = shop.attempt(body, donors=[donor], resolved_donor=0)
+        result = runner.attempt(body, donors=[donor], resolved_donor=0)
 
         assert result is not None
         assert (result.state, result.reason) == (State.FAILED, Reason.PARENT)
@@ -839,9 +833,9 @@ def test_the_documents_example() -> None:
     (example,) = EXAMPLE
     namespace: dict[str, Any] = {"torch": torch, "optim": torch.optim}
     exec(example, namespace)
-    calm, torn = Shop(), Shop()
-    for shop in (calm, torn):
-        shop.trial = replace(shop.trial, proposal=Proposal(point={"lr": 0.05}))
+    calm, torn = AttemptRunner(), AttemptRunner()
+    for runner in (calm, torn):
+        runner.trial = replace(runner.trial, proposal=Proposal(point={"lr": 0.05}))
     undisturbed, disturbed = Documented(lambda: None), Documented(torn.interrupt)
 
     first = calm.attempt(lambda run: namespace["train"](undisturbed, run))
@@ -855,9 +849,9 @@ def test_the_documents_example() -> None:
     assert outcome(torn, second) == outcome(calm, first)
 
 
-def test_going_on_is_in_the_log(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_going_on_is_in_the_log(runner: AttemptRunner, caplog: pytest.LogCaptureFixture) -> None:
     """The log of a resumed attempt names the step from which it resumes."""
-    ended(shop, saving)
+    ended(runner, saving)
 
     def body(run: TrialRun) -> object:
         resumed = run.resumed_from()
@@ -865,7 +859,7 @@ def test_going_on_is_in_the_log(shop: Shop, caplog: pytest.LogCaptureFixture) ->
         resumed.load({})
         return {"score": 1.0}
 
-    shop.attempt(body)
+    runner.attempt(body)
 
-    assert "trial 1 resumes after step 3 of an earlier attempt" in shop.log
+    assert "trial 1 resumes after step 3 of an earlier attempt" in runner.log
     assert all(record.levelno < logging.ERROR for record in caplog.records)

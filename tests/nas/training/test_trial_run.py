@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,6 +45,8 @@ from nas.training.trial_run import TrialRun
 from tests.support.graph_networks import STARTS
 from tests.support.problems import BodyProblem, network
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Body = Callable[[TrialRun], object]
 LAZY: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "linear": (lambda: nn.Sequential(nn.LazyLinear(4)), torch.arange(12.0).reshape(2, 6)),
@@ -59,7 +61,7 @@ LAZY: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
 """Networks of one lazy layer, and a batch for each."""
 
 
-class Workshop:
+class TrialTrainer:
     """A storage in memory, in which functions are trained as trials 0, 1, 2, ... by the worker's code."""
 
     def __init__(self) -> None:
@@ -116,52 +118,44 @@ def bits(tensor: torch.Tensor) -> list[int]:
 
 
 @pytest.fixture
-def workshop() -> Workshop:
-    return Workshop()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+def trainer() -> TrialTrainer:
+    return TrialTrainer()
 
 
 class TestOutcomes:
-    def test_complete(self, workshop: Workshop) -> None:
+    def test_complete(self, trainer: TrialTrainer) -> None:
         """The metrics that train returns are the trial's; its result is durable, with its cost."""
-        trial = workshop.train(lambda run: {"score": np.float32(0.5), "extra": 3})
+        trial = trainer.train(lambda run: {"score": np.float32(0.5), "extra": 3})
 
         assert (trial.state, trial.reason, trial.error) == (State.COMPLETE, None, None)
         assert trial.metrics == {"score": 0.5, "extra": 3}
         assert trial.cost["seconds"] > 0
         assert trial.cost["gpu_seconds"] == 0.0
-        assert workshop.records.result(trial) == trial
+        assert trainer.records.result(trial) == trial
 
-    def test_zero_is_a_score(self, workshop: Workshop) -> None:
+    def test_zero_is_a_score(self, trainer: TrialTrainer) -> None:
         """A score of 0 is COMPLETE like any other."""
-        trial = workshop.train(lambda run: {"score": 0})
+        trial = trainer.train(lambda run: {"score": 0})
 
         assert (trial.state, trial.metrics) == (State.COMPLETE, {"score": 0})
 
     @pytest.mark.parametrize("returned", [None, {}, {"loss": 1.0}, 0.5], ids=str)
-    def test_no_metric(self, workshop: Workshop, returned: object) -> None:
+    def test_no_metric(self, trainer: TrialTrainer, returned: object) -> None:
         """A trial without the declared metric is FAILED(no_metric), with the returned values."""
-        trial = workshop.train(lambda run: returned)
+        trial = trainer.train(lambda run: returned)
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
         assert trial.error == f"train returned {returned!r}, without score"
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor(float("nan"))], ids=str)
-    def test_not_finite_result(self, workshop: Workshop, value: object) -> None:
+    def test_not_finite_result(self, trainer: TrialTrainer, value: object) -> None:
         """A NaN or infinite metric is FAILED(not_finite), with the metric's name."""
-        trial = workshop.train(lambda run: {"score": 1.0, "loss": value})
+        trial = trainer.train(lambda run: {"score": 1.0, "loss": value})
 
         assert (trial.state, trial.reason, trial.checkpoint) == (State.FAILED, Reason.NOT_FINITE, None)
         assert "loss=" in (trial.error or "")
 
-    def test_not_finite_report(self, workshop: Workshop) -> None:
+    def test_not_finite_report(self, trainer: TrialTrainer) -> None:
         """A NaN report ends the trial as FAILED(not_finite), with the step; earlier reports are kept."""
 
         def body(run: TrialRun) -> object:
@@ -169,108 +163,108 @@ class TestOutcomes:
             run.report(2, score=math.nan)
             pytest.fail("the report must raise")
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.NOT_FINITE)
         assert trial.error is not None
         assert trial.error.strip().endswith("step 2 reported score=nan")
         assert trial.curve == ((1, {"score": 0.5}),)
 
-    def test_exception_keeps_its_traceback(self, workshop: Workshop) -> None:
+    def test_exception_keeps_its_traceback(self, trainer: TrialTrainer) -> None:
         """An exception is FAILED(exception), with type, message and the problem's lines."""
 
         def explode(depth: int) -> None:
             raise KeyError("no such layer") if not depth else AssertionError
 
-        trial = workshop.train(lambda run: explode(0))
+        trial = trainer.train(lambda run: explode(0))
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
         assert (trial.error or "").endswith("KeyError: 'no such layer'\n")
         assert "in explode" in (trial.error or "")
 
-    def test_long_traceback_keeps_its_end(self, workshop: Workshop) -> None:
+    def test_long_traceback_keeps_its_end(self, trainer: TrialTrainer) -> None:
         """The record keeps the end of a very long message, and the log all of it."""
 
         def body(run: TrialRun) -> object:
             raise ValueError("x" * 100_000 + " the end")
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
 
         assert 1_000 < len(trial.error or "") < 2_000
         assert (trial.error or "").endswith("the end\n")
-        assert "x" * 100_000 + " the end\n" in workshop.records.log(trial.number)
+        assert "x" * 100_000 + " the end\n" in trainer.records.log(trial.number)
 
     @pytest.mark.parametrize("status", [0, 1, "no data"])
-    def test_exit_is_a_failure(self, workshop: Workshop, status: object) -> None:
+    def test_exit_is_a_failure(self, trainer: TrialTrainer, status: object) -> None:
         """sys.exit in train, also with status 0, is FAILED(exception) and does not end the process."""
-        trial = workshop.train(lambda run: sys.exit(status))  # type: ignore[arg-type]
+        trial = trainer.train(lambda run: sys.exit(status))  # type: ignore[arg-type]
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
         assert "SystemExit" in (trial.error or "")
 
-    def test_failed_trial_has_no_weights(self, workshop: Workshop) -> None:
+    def test_failed_trial_has_no_weights(self, trainer: TrialTrainer) -> None:
         """A failed trial has no checkpoint, even if it saved weights."""
 
         def body(run: TrialRun) -> object:
             run.save(network())
             raise ValueError
 
-        assert workshop.train(body).checkpoint is None
+        assert trainer.train(body).checkpoint is None
 
-    def test_storage_error_does_not_fail_the_trial(self, workshop: Workshop) -> None:
+    def test_storage_error_does_not_fail_the_trial(self, trainer: TrialTrainer) -> None:
         """A storage error is raised unchanged, and the trial gets no result."""
 
         def body(run: TrialRun) -> object:
             raise StorageError("the disk is full")
 
-        trial = workshop.propose()
+        trial = trainer.propose()
         with pytest.raises(StorageError, match="the disk is full"):
-            workshop.run(trial, body)
-        assert workshop.records.result(trial) is None
+            trainer.run(trial, body)
+        assert trainer.records.result(trial) is None
 
-    def test_finished_trial_is_not_run_again(self, workshop: Workshop) -> None:
+    def test_finished_trial_is_not_run_again(self, trainer: TrialTrainer) -> None:
         """A trial with a result gets that one, and the problem's code is not called."""
-        first = workshop.train(lambda run: {"score": 1.0})
+        first = trainer.train(lambda run: {"score": 1.0})
 
-        again = workshop.run(first, lambda run: pytest.fail("it runs again"))
+        again = trainer.run(first, lambda run: pytest.fail("it runs again"))
 
         assert again == first
 
-    def test_first_result_wins(self, workshop: Workshop) -> None:
+    def test_first_result_wins(self, trainer: TrialTrainer) -> None:
         """If two attempts run at once, the first result counts for both."""
-        trial = workshop.propose()
+        trial = trainer.propose()
 
         def body(run: TrialRun) -> object:
             if trial.attempt == 1:
-                workshop.run(replace(trial, attempt=2), lambda run: {"score": 2.0})
+                trainer.run(replace(trial, attempt=2), lambda run: {"score": 2.0})
             return {"score": 1.0}
 
-        result = workshop.run(trial, body)
+        result = trainer.run(trial, body)
 
         assert result is not None
         assert (result.attempt, result.metrics) == (2, {"score": 2.0})
 
-    def test_attempt_of_a_worker_that_outlived_its_driver(self, workshop: Workshop) -> None:
+    def test_attempt_of_a_worker_that_outlived_its_driver(self, trainer: TrialTrainer) -> None:
         """If the start of this attempt is recorded already, it runs under the next number."""
-        trial = workshop.propose()
-        workshop.records.start(trial, {"session": 1})
+        trial = trainer.propose()
+        trainer.records.start(trial, {"session": 1})
 
-        result = workshop.run(trial, lambda run: {"score": 1.0})
+        result = trainer.run(trial, lambda run: {"score": 1.0})
 
         assert result is not None
         assert result.attempt == 2
 
-    def test_start_is_durable_before_the_code(self, workshop: Workshop) -> None:
+    def test_start_is_durable_before_the_code(self, trainer: TrialTrainer) -> None:
         """When train is called, the start record is durable, and the controller knows of it."""
-        trial = workshop.propose()
+        trial = trainer.propose()
 
         def body(run: TrialRun) -> object:
-            record = workshop.records.read("trials/000000.start-1.json") or {}
+            record = trainer.records.read("trials/000000.start-1.json") or {}
             assert (record["trial"], record["attempt"], record["resolved_donor"]) == (0, 1, None)
-            assert workshop.events == [Started(0, 1, 0)]
+            assert trainer.events == [Started(0, 1, 0)]
             return {"score": 1.0}
 
-        result = workshop.run(trial, body)
+        result = trainer.run(trial, body)
 
         assert result is not None
         assert result.error is None
@@ -279,11 +273,11 @@ class TestOutcomes:
 class TestRecord:
     @pytest.mark.parametrize("text", ["plain ", "\0\x1b", "\N{GRINNING FACE}", "\udcff"], ids=ascii)
     @pytest.mark.parametrize("ends", ["complete", "stopped", "failed"])
-    def test_oversized_fields_are_cut(self, workshop: Workshop, text: str, ends: str) -> None:
+    def test_oversized_fields_are_cut(self, trainer: TrialTrainer, text: str, ends: str) -> None:
         """With names, metrics and errors of any size the record without its curve is under 4 kB, with the score."""
         tensors = {f"{n}-{text * 20}": torch.ones(2) for n in range(300)}
         metrics = {**{f"{n}-{text * 9}": n / 7 for n in range(1_000)}, "score": 0.5}
-        donor = workshop.train(lambda run: run.save(tensors) or {"score": 1.0})
+        donor = trainer.train(lambda run: run.save(tensors) or {"score": 1.0})
         replaced = {f"{'far' * 60}:{n}": None for n in range(500)}
 
         class Huge(nn.Module):
@@ -301,28 +295,28 @@ class TestRecord:
             return metrics
 
         resolved_donor = f"{'far' * 60}:{10**9}"
-        trial = workshop.train(
+        trial = trainer.train(
             body, donors=[donor], stops_at=1 if ends == "stopped" else None,
             resolved_donor=resolved_donor, inheritance={"replaced": replaced},
         )  # fmt: skip
 
-        record = workshop.records.read(f"trials/{trial.number:06d}.result.json") or {}
+        record = trainer.records.read(f"trials/{trial.number:06d}.result.json") or {}
         del record["curve"]
         assert len(encode_record(record)) < 4_000
-        assert trial == workshop.records.result(trial)
+        assert trial == trainer.records.result(trial)
         assert trial.value("score") == (None if ends == "failed" else 0.5)
         assert len(trial.inheritance["not_copied"]) + trial.inheritance["n_unlisted"] == 300
         assert len(trial.curve[0][1]) == 1_001
-        logs = workshop.records.other_logs(trial)
+        logs = trainer.records.other_logs(trial)
         assert logs["inheritance"].count(": (2,) into (3,)\n") == 300
-        assert (ends == "failed") != ("record too small" in workshop.records.log(trial.number))
+        assert (ends == "failed") != ("record too small" in trainer.records.log(trial.number))
 
-    def test_weights_in_many_packs_leave_little_room(self, workshop: Workshop) -> None:
+    def test_weights_in_many_packs_leave_little_room(self, trainer: TrialTrainer) -> None:
         """A checkpoint of sixteen packs and long donor names leave the record under 4 kB, with its score."""
         packs = tuple(Reference(f"packs/{n:06d}-1a2b3c4d-0.safetensors", 10**9, digest_of(b"")) for n in range(16))
         manifest = Reference("manifests/000000-1a2b3c4d.json", 10**7, digest_of(b""))
         trial = replace(
-            workshop.propose(),
+            trainer.propose(),
             state=State.COMPLETE,
             metrics={"score": 0.1, **{f"other {n}": n / 7 for n in range(99)}},
             static_metrics={"parameters": 10**12, **{f"known {n}": n / 7 for n in range(99)}},
@@ -331,28 +325,28 @@ class TestRecord:
             donor=f"{'far' * 66}:{10**8}",
             inheritance={"share": 1 / 3, "not_copied": {f"layer.{n}.weight": "(3, 3) into (4, 4)" for n in range(99)}},
         )
-        result = workshop.records.commit(trial)
+        result = trainer.records.commit(trial)
 
-        record = workshop.records.read("trials/000000.result.json") or {}
+        record = trainer.records.read("trials/000000.result.json") or {}
         assert len(encode_record(record)) < 4_000
         assert result.metrics["score"] == 0.1
         assert result.inheritance["n_unlisted"] == 99 - len(result.inheritance["not_copied"])
 
-    def test_record_of_a_usual_trial_is_whole(self, workshop: Workshop) -> None:
+    def test_record_of_a_usual_trial_is_whole(self, trainer: TrialTrainer) -> None:
         """A few metrics, a short error and some tensors are recorded in full."""
-        donor = workshop.train(lambda run: run.save(network(6)) or {"score": 1.0})
-        trial = workshop.train(
+        donor = trainer.train(lambda run: run.save(network(6)) or {"score": 1.0})
+        trial = trainer.train(
             lambda run: {"score": 0.5, "other": float(len(run.inherit(network(4)).tensors))}, donors=[donor]
         )
 
         assert trial.metrics == {"score": 0.5, "other": 9}
         assert len(trial.inheritance["not_copied"]) == 7
         assert "n_unlisted" not in trial.inheritance
-        assert workshop.records.other_logs(trial) == {}
+        assert trainer.records.other_logs(trial) == {}
 
 
 class TestReports:
-    def test_reports_become_the_curve(self, workshop: Workshop) -> None:
+    def test_reports_become_the_curve(self, trainer: TrialTrainer) -> None:
         """Reports reach the controller as plain numbers, and make the trial's curve."""
 
         def body(run: TrialRun) -> object:
@@ -360,13 +354,13 @@ class TestReports:
             run.report(2, score=0.5)
             return {"score": 1.0}
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
 
         assert trial.curve == ((1, {"score": 0.25, "loss": 2}), (2, {"score": 0.5}))
-        reports = [(e.trial, e.step, e.metrics) for e in workshop.events if isinstance(e, Reported)]
+        reports = [(e.trial, e.step, e.metrics) for e in trainer.events if isinstance(e, Reported)]
         assert reports == [(0, 1, {"score": 0.25, "loss": 2}), (0, 2, {"score": 0.5})]
 
-    def test_stop_ends_the_trial(self, workshop: Workshop) -> None:
+    def test_stop_ends_the_trial(self, trainer: TrialTrainer) -> None:
         """A trial ended by the stopper is STOPPED, and its last report gives its metrics."""
 
         def body(run: TrialRun) -> object:
@@ -374,13 +368,13 @@ class TestReports:
                 run.report(step, score=step / 10)
             pytest.fail("report must raise")
 
-        trial = workshop.train(body, stops_at=3)
+        trial = trainer.train(body, stops_at=3)
 
         assert (trial.state, trial.reason) == (State.STOPPED, Reason.STOPPER)
         assert trial.metrics == {"score": 0.3}
         assert len(trial.curve) == 3
 
-    def test_stopped_trial_may_save(self, workshop: Workshop) -> None:
+    def test_stopped_trial_may_save(self, trainer: TrialTrainer) -> None:
         """A last save while TrialStopped is raised is published."""
 
         def body(run: TrialRun) -> object:
@@ -391,13 +385,13 @@ class TestReports:
                 raise
             return {"score": 1.0}
 
-        trial = workshop.train(body, stops_at=1)
+        trial = trainer.train(body, stops_at=1)
 
         assert trial.state == State.STOPPED
         assert trial.checkpoint is not None
-        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [1.0, 2.0]
+        assert StoredWeights(trainer.files, trial.checkpoint).read_all()["weight"].tolist() == [1.0, 2.0]
 
-    def test_caught_stop_is_still_a_stop(self, workshop: Workshop) -> None:
+    def test_caught_stop_is_still_a_stop(self, trainer: TrialTrainer) -> None:
         """A trial that catches TrialStopped and returns scores is STOPPED."""
 
         def body(run: TrialRun) -> object:
@@ -407,11 +401,11 @@ class TestReports:
                 return {"score": 0.9}
             return {"score": 1.0}
 
-        trial = workshop.train(body, stops_at=1)
+        trial = trainer.train(body, stops_at=1)
 
         assert (trial.state, trial.metrics) == (State.STOPPED, {"score": 0.5})
 
-    def test_stop_that_became_another_error_is_still_a_stop(self, workshop: Workshop) -> None:
+    def test_stop_that_became_another_error_is_still_a_stop(self, trainer: TrialTrainer) -> None:
         """A trial that raises another exception from TrialStopped is STOPPED, not FAILED."""
 
         def body(run: TrialRun) -> object:
@@ -421,9 +415,9 @@ class TestReports:
                 raise RuntimeError("the callback raised") from stop
             return {"score": 1.0}
 
-        assert workshop.train(body, stops_at=1).state == State.STOPPED
+        assert trainer.train(body, stops_at=1).state == State.STOPPED
 
-    def test_failing_last_save_is_a_storage_error(self, workshop: Workshop) -> None:
+    def test_failing_last_save_is_a_storage_error(self, trainer: TrialTrainer) -> None:
         """A storage that fails in a stopped trial's last save raises a storage error."""
 
         def body(run: TrialRun) -> object:
@@ -433,25 +427,25 @@ class TestReports:
                 raise StorageError("the disk is full")
 
         with pytest.raises(StorageError, match="the disk is full"):
-            workshop.train(body, stops_at=1)
+            trainer.train(body, stops_at=1)
 
-    def test_interrupted_trial_has_no_result(self, workshop: Workshop) -> None:
+    def test_interrupted_trial_has_no_result(self, trainer: TrialTrainer) -> None:
         """A trial interrupted by the session's end has no result, so it runs again."""
-        trial = workshop.propose()
+        trial = trainer.propose()
 
         def body(run: TrialRun) -> object:
             pool.stop(trial, "interrupt")
             run.report(1, score=0.5)
             return {"score": 1.0}
 
-        pool = workshop.pool(body)
+        pool = trainer.pool(body)
 
-        assert pool.run(Assignment(trial), workshop.events.append) is None
-        assert workshop.records.result(trial) is None
+        assert pool.run(Assignment(trial), trainer.events.append) is None
+        assert trainer.records.result(trial) is None
 
 
 class TestWeights:
-    def test_weights_are_inherited_to_the_bit(self, workshop: Workshop) -> None:
+    def test_weights_are_inherited_to_the_bit(self, trainer: TrialTrainer) -> None:
         """A child of the same shape starts from its parent's float32 weights, equal to the bit."""
         kept: dict[str, torch.Tensor] = {}
 
@@ -474,13 +468,13 @@ class TestWeights:
             assert bits(model[0].weight) == bits(kept["0.weight"])  # type: ignore[arg-type]
             return {"score": 1.0}
 
-        trial = workshop.train(child, donors=[workshop.train(parent)])
+        trial = trainer.train(child, donors=[trainer.train(parent)])
 
         assert trial.error is None
         assert trial.inherited == 1.0
         assert trial.inheritance["n_new"] == 0
 
-    def test_last_save_counts(self, workshop: Workshop) -> None:
+    def test_last_save_counts(self, trainer: TrialTrainer) -> None:
         """The last of several saves is the checkpoint, and the other packs are deleted."""
 
         def body(run: TrialRun) -> object:
@@ -488,13 +482,13 @@ class TestWeights:
                 run.save({"weight": torch.tensor([value])})
             return {"score": 1.0}
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
 
         assert trial.checkpoint is not None
-        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [3.0]
-        assert len(workshop.files.names("packs")) == 1
+        assert StoredWeights(trainer.files, trial.checkpoint).read_all()["weight"].tolist() == [3.0]
+        assert len(trainer.files.names("packs")) == 1
 
-    def test_saved_weights_are_a_copy(self, workshop: Workshop) -> None:
+    def test_saved_weights_are_a_copy(self, trainer: TrialTrainer) -> None:
         """Training after a save does not change the saved weights."""
 
         def body(run: TrialRun) -> object:
@@ -503,12 +497,12 @@ class TestWeights:
             weight += 1
             return {"score": 1.0}
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
 
         assert trial.checkpoint is not None
-        assert StoredWeights(workshop.files, trial.checkpoint).read_all()["weight"].tolist() == [0.0] * 3
+        assert StoredWeights(trainer.files, trial.checkpoint).read_all()["weight"].tolist() == [0.0] * 3
 
-    def test_without_a_donor_nothing_is_inherited(self, workshop: Workshop) -> None:
+    def test_without_a_donor_nothing_is_inherited(self, trainer: TrialTrainer) -> None:
         """Without donors inherit changes nothing and records 0; without a call nothing is recorded."""
 
         def body(run: TrialRun) -> object:
@@ -517,44 +511,44 @@ class TestWeights:
             assert run.inherit(network()).share == 0.0
             return {"score": 1.0}
 
-        assert workshop.train(body).inherited == 0.0
-        assert workshop.train(lambda run: {"score": 1.0}).inherited is None
+        assert trainer.train(body).inherited == 0.0
+        assert trainer.train(lambda run: {"score": 1.0}).inherited is None
 
-    def test_recorded_donor_gave_the_most_parameters(self, workshop: Workshop) -> None:
+    def test_recorded_donor_gave_the_most_parameters(self, trainer: TrialTrainer) -> None:
         """The recorded donor gave most parameters, and need not be the one named first."""
 
         def parent(*names: str) -> Trial:
-            return workshop.train(lambda run: run.save({n: torch.ones(2, 2) for n in names}) or {"score": 1.0})
+            return trainer.train(lambda run: run.save({n: torch.ones(2, 2) for n in names}) or {"score": 1.0})
 
         def child(run: TrialRun) -> object:
             model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in "abc"})
             return {"score": run.inherit(model).share}
 
         first, second, stranger = parent("a.weight"), parent("b.weight", "c.weight"), parent("d.weight")
-        mixed = workshop.train(child, donors=[stranger, first, second], resolved_donor=stranger.number)
-        equal = workshop.train(child, donors=[stranger, first, parent("b.weight")])
+        mixed = trainer.train(child, donors=[stranger, first, second], resolved_donor=stranger.number)
+        equal = trainer.train(child, donors=[stranger, first, parent("b.weight")])
 
         assert (mixed.resolved_donor, mixed.donor, mixed.inherited) == (stranger.number, second.number, 1.0)
         assert mixed.inheritance["given"] == {"1": pytest.approx(2 / 3), "0": pytest.approx(1 / 3)}
         assert [*mixed.inheritance["given"]] == ["1", "0"]
         assert equal.donor == first.number
-        assert workshop.records.result(mixed) == mixed
+        assert trainer.records.result(mixed) == mixed
 
-    def test_donor_without_shared_parameters_is_not_recorded(self, workshop: Workshop) -> None:
+    def test_donor_without_shared_parameters_is_not_recorded(self, trainer: TrialTrainer) -> None:
         """If only buffers fit, or inherit was not called, no donor is recorded."""
         state = {"x.weight": torch.ones(2, 2), "1.running_mean": torch.zeros(4)}
-        parent = workshop.train(lambda run: run.save(state) or {"score": 1.0})
+        parent = trainer.train(lambda run: run.save(state) or {"score": 1.0})
 
-        buffers = workshop.train(
+        buffers = trainer.train(
             lambda run: {"score": run.inherit(network()).share}, donors=[parent], resolved_donor=parent.number
         )
-        uncalled = workshop.train(lambda run: {"score": 1.0}, donors=[parent], resolved_donor=parent.number)
+        uncalled = trainer.train(lambda run: {"score": 1.0}, donors=[parent], resolved_donor=parent.number)
 
         assert (buffers.resolved_donor, buffers.donor, buffers.inherited) == (parent.number, None, 0.0)
         assert buffers.inheritance["n_copied"] == 1
         assert (uncalled.resolved_donor, uncalled.donor, uncalled.inherited) == (parent.number, None, None)
 
-    def test_two_networks_may_inherit(self, workshop: Workshop) -> None:
+    def test_two_networks_may_inherit(self, trainer: TrialTrainer) -> None:
         """A problem with two networks can call inherit for both."""
 
         def parent(run: TrialRun) -> object:
@@ -566,9 +560,9 @@ class TestWeights:
                 assert run.inherit(nn.ModuleDict({part: nn.Linear(2, 2, bias=False)})).share == 1.0
             return {"score": 1.0}
 
-        assert workshop.train(child, donors=[workshop.train(parent)]).error is None
+        assert trainer.train(child, donors=[trainer.train(parent)]).error is None
 
-    def test_rules_are_followed(self, workshop: Workshop) -> None:
+    def test_rules_are_followed(self, trainer: TrialTrainer) -> None:
         """run.inherit follows the rules: it skips renamed layers by name, and shrink halves values."""
 
         def parent(run: TrialRun) -> object:
@@ -582,18 +576,18 @@ class TestWeights:
             assert report.tensors["2.weight"].why == "by structure, from 1.weight"
             return {"score": float(model[2].weight.detach().sum())}
 
-        trial = workshop.train(child, donors=[workshop.train(parent)])
+        trial = trainer.train(child, donors=[trainer.train(parent)])
 
         assert (trial.error, trial.metrics) == (None, {"score": 2.0})
 
-    def test_replaying_on_another_than_the_parent_is_noted(self, workshop: Workshop) -> None:
+    def test_replaying_on_another_than_the_parent_is_noted(self, trainer: TrialTrainer) -> None:
         """If another donor has the parent's tensors, the record names the donor of the replayed operations."""
         ancestral = STARTS[0]
         parental = Remove(3).apply(ancestral)  # an activation: the tensors are called and shaped as before
         operations = (Widen(1, 6, 0.5, 1),)
         module = GraphModule(operations[0].apply(parental))
         ancestor, parent = (
-            workshop.train(lambda run, graph=graph: run.save(GraphModule(graph)) or {"score": 1.0})
+            trainer.train(lambda run, graph=graph: run.save(GraphModule(graph)) or {"score": 1.0})
             for graph in (ancestral, parental)
         )
 
@@ -603,7 +597,7 @@ class TestWeights:
         proposal = Proposal(
             point={"x": 2}, parents=(parent.number,), derivation=Derivation(parental, operations).to_json()
         )
-        found = [workshop.train(child, donors=[donor], proposal=proposal) for donor in (parent, ancestor)]
+        found = [trainer.train(child, donors=[donor], proposal=proposal) for donor in (parent, ancestor)]
 
         assert [trial.metrics for trial in found] == [{"score": 1.0}] * 2, found[0].error
         assert "notes" not in found[0].inheritance
@@ -611,7 +605,7 @@ class TestWeights:
             "replayed on trial 0, not on the parent (1): same tensors, possibly another network"
         ]
 
-    def test_restored_network_is_the_trials_own(self, workshop: Workshop) -> None:
+    def test_restored_network_is_the_trials_own(self, trainer: TrialTrainer) -> None:
         """restore gives a test the trained network, equal to the bit; without weights it raises an error."""
 
         def body(run: TrialRun) -> object:
@@ -620,15 +614,15 @@ class TestWeights:
             run.save(model)
             return {"score": 1.0}
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
 
-        restored = TrialRun(trial, workshop.files).restore(network())
+        restored = TrialRun(trial, trainer.files).restore(network())
 
         assert torch.equal(restored.state_dict()["0.weight"], torch.full((4, 3), 1 / 3))
         with pytest.raises(LookupError, match="trial 1 published no weights"):
-            TrialRun(workshop.train(lambda run: {"score": 1.0}), workshop.files).restore(network())
+            TrialRun(trainer.train(lambda run: {"score": 1.0}), trainer.files).restore(network())
 
-    def test_networks_whose_state_is_copied_are_inherited_and_restored(self, workshop: Workshop) -> None:
+    def test_networks_whose_state_is_copied_are_inherited_and_restored(self, trainer: TrialTrainer) -> None:
         """Hooks that copy the state_dict prevent neither inheriting nor restoring."""
 
         def copying() -> nn.Sequential:
@@ -651,14 +645,14 @@ class TestWeights:
             assert run.inherit(model).share == 1.0
             return {"score": float(model[0].weight.detach().sum())}  # type: ignore[operator, union-attr]
 
-        donor = workshop.train(parent)
+        donor = trainer.train(parent)
 
-        assert workshop.train(child, donors=[donor]).metrics == {"score": pytest.approx(4.0)}
-        restored = TrialRun(donor, workshop.files).restore(copying())
+        assert trainer.train(child, donors=[donor]).metrics == {"score": pytest.approx(4.0)}
+        restored = TrialRun(donor, trainer.files).restore(copying())
         assert torch.equal(restored.get_parameter("0.weight"), torch.full((4, 3), 1 / 3))
 
     @pytest.mark.parametrize("kind", LAZY)
-    def test_lazy_network_is_restored_and_told(self, workshop: Workshop, kind: str) -> None:
+    def test_lazy_network_is_restored_and_told(self, trainer: TrialTrainer, kind: str) -> None:
         """Lazy layers are restored with their sizes; if they are still without, they inherit nothing with a warning."""
         build, inputs = LAZY[kind]
 
@@ -678,21 +672,21 @@ class TestWeights:
             model(inputs)
             return {"score": run.inherit(model).share}
 
-        donor = workshop.train(parent)
-        restored = TrialRun(donor, workshop.files).restore(build())
+        donor = trainer.train(parent)
+        restored = TrialRun(donor, trainer.files).restore(build())
 
         assert restored.eval()(inputs).sum().item() == donor.metrics["score"]
         assert donor.inheritance["warnings"] == [
             "run.inherit: lazy layers 0 have no sizes and inherit nothing. "
             "Run one batch through the network before run.inherit."
         ]
-        assert workshop.train(child, donors=[donor]).metrics == {"score": 1.0}
-        assert "run.save: lazy layers 0 must have sizes" in str(workshop.train(early).error)
+        assert trainer.train(child, donors=[donor]).metrics == {"score": 1.0}
+        assert "run.save: lazy layers 0 must have sizes" in str(trainer.train(early).error)
 
     @pytest.mark.parametrize(
         "wrap", [partial(torch.compile, backend="eager"), nn.DataParallel], ids=["compiled", "parallel"]
     )
-    def test_wrapped_network_has_its_own_names(self, workshop: Workshop, wrap: Callable[..., nn.Module]) -> None:
+    def test_wrapped_network_has_its_own_names(self, trainer: TrialTrainer, wrap: Callable[..., nn.Module]) -> None:
         """A compiled or parallel network is saved, inherited and restored like the network in it."""
 
         def parent(run: TrialRun) -> object:
@@ -701,45 +695,43 @@ class TestWeights:
             run.save(model)
             return {"score": run.inherit(model).share}
 
-        donor = workshop.train(parent)
-        child = workshop.train(parent, donors=[donor])
-        restored = TrialRun(donor, workshop.files).restore(wrap(network()))
+        donor = trainer.train(parent)
+        child = trainer.train(parent, donors=[donor])
+        restored = TrialRun(donor, trainer.files).restore(wrap(network()))
 
         assert (donor.metrics, child.metrics) == ({"score": 0.0}, {"score": 1.0})
-        assert (
-            StoredWeights(workshop.files, weights_of(donor).checkpoint).shapes.keys() == network().state_dict().keys()
-        )
+        assert StoredWeights(trainer.files, weights_of(donor).checkpoint).shapes.keys() == network().state_dict().keys()
         assert torch.equal(next(restored.parameters()), torch.full((4, 3), 1 / 3))
 
     @pytest.mark.parametrize("damage", ["delete", "replace"])
-    def test_damaged_donor_fails_the_child(self, workshop: Workshop, damage: str) -> None:
+    def test_damaged_donor_fails_the_child(self, trainer: TrialTrainer, damage: str) -> None:
         """Missing or changed donor files make the child FAILED(parent) before the problem's code runs."""
-        parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
+        parent = trainer.train(lambda run: run.save(network()) or {"score": 1.0})
         assert parent.checkpoint is not None
         path = parent.checkpoint.packs[0].path
         if damage == "delete":
-            workshop.files.delete(path)
+            trainer.files.delete(path)
         else:
-            workshop.files.replace(path, b"torn")
+            trainer.files.replace(path, b"torn")
 
-        child = workshop.train(lambda run: pytest.fail("it must not run"), donors=[parent])
+        child = trainer.train(lambda run: pytest.fail("it must not run"), donors=[parent])
 
         assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
         assert parent.checkpoint.manifest.path in (child.error or "")
         assert child.inheritance["lost"] == [0]
-        assert path in workshop.records.log(child.number)
+        assert path in trainer.records.log(child.number)
         with pytest.raises((MissingError, CorruptError)):
-            StoredWeights(workshop.files, parent.checkpoint).read_all()
+            StoredWeights(trainer.files, parent.checkpoint).read_all()
 
     @pytest.mark.parametrize("code", ["lets it pass", "goes on", "raises another"])
-    def test_flipped_bit_fails_the_child_that_takes_it(self, workshop: Workshop, code: str) -> None:
+    def test_flipped_bit_fails_the_child_that_takes_it(self, trainer: TrialTrainer, code: str) -> None:
         """One flipped bit in an inherited tensor is FAILED(parent), even if the problem's code catches the error."""
-        parent = workshop.train(lambda run: run.save(network()) or {"score": 1.0})
+        parent = trainer.train(lambda run: run.save(network()) or {"score": 1.0})
         assert parent.checkpoint is not None
         pack = parent.checkpoint.packs[0]
-        data = bytearray(workshop.files.read(pack))
+        data = bytearray(trainer.files.read(pack))
         data[-1] ^= 1
-        workshop.files.replace(pack.path, bytes(data))
+        trainer.files.replace(pack.path, bytes(data))
 
         def body(run: TrialRun) -> object:
             try:
@@ -751,19 +743,19 @@ class TestWeights:
                     raise ValueError("the code's own") from None
             return {"score": 1.0}
 
-        child = workshop.train(body, donors=[parent])
+        child = trainer.train(body, donors=[parent])
 
         assert (child.state, child.reason) == (State.FAILED, Reason.PARENT)
         assert child.inheritance["lost"] == [0]
         assert child.checkpoint is None
         assert "corrupt" in (child.error or "")
-        assert pack.path in workshop.records.log(child.number)
+        assert pack.path in trainer.records.log(child.number)
 
     @pytest.mark.parametrize("held", ["the same", "changed", "another type", "another shape", "nothing"])
-    def test_memory_is_a_cache_of_published_weights(self, workshop: Workshop, held: str) -> None:
+    def test_memory_is_a_cache_of_published_weights(self, trainer: TrialTrainer, held: str) -> None:
         """A tensor in memory is used only if it equals the published one to the bit; the report is the same."""
         published = torch.tensor([[-0.0, 1e-45], [3.4e38, 1 / 3]])
-        parent = workshop.train(lambda run: run.save({"weight": published}) or {"score": 1.0})
+        parent = trainer.train(lambda run: run.save({"weight": published}) or {"score": 1.0})
         caches = {
             "the same": {"weight": published.clone()},
             "changed": {"weight": published + 0.0},  # -0.0 becomes 0.0, which is equal but not the same
@@ -779,30 +771,30 @@ class TestWeights:
             parts.append(model.weight.detach())
             return {"score": 1.0}
 
-        child = workshop.train(body, donors=[parent])
+        child = trainer.train(body, donors=[parent])
 
         assert (child.state, child.donor, child.inherited) == (State.COMPLETE, 0, 1.0), child.error
         assert bits(parts[0]) == bits(published)
 
     @pytest.mark.parametrize("cached", [False, True])
-    def test_cached_weights_are_not_read_again(self, workshop: Workshop, cached: bool) -> None:
+    def test_cached_weights_are_not_read_again(self, trainer: TrialTrainer, cached: bool) -> None:
         """With the weights in memory the donor's pack is not read, so a flipped bit there has no effect."""
         model = network()
-        parent = workshop.train(lambda run: run.save(model) or {"score": 1.0})
+        parent = trainer.train(lambda run: run.save(model) or {"score": 1.0})
         assert parent.checkpoint is not None
         pack = parent.checkpoint.packs[0]
-        data = bytearray(workshop.files.read(pack))
+        data = bytearray(trainer.files.read(pack))
         data[-1] ^= 1
-        workshop.files.replace(pack.path, bytes(data))
+        trainer.files.replace(pack.path, bytes(data))
 
         def body(run: TrialRun) -> object:
             return {"score": run.inherit(network(), model.state_dict() if cached else None).share}
 
-        child = workshop.train(body, donors=[parent])
+        child = trainer.train(body, donors=[parent])
 
         assert child.state == (State.COMPLETE if cached else State.FAILED)
 
-    def test_child_writes_only_changed_tensors(self, workshop: Workshop) -> None:
+    def test_child_writes_only_changed_tensors(self, trainer: TrialTrainer) -> None:
         """A child stores only tensors that its donor lacks, and reads without the donor's manifest."""
 
         def first(run: TrialRun) -> object:
@@ -814,23 +806,23 @@ class TestWeights:
                 run.save({"trunk": torch.ones(1000), "head": torch.full((1000,), head)})
             return {"score": 1.0}
 
-        parent = workshop.train(first)
-        child = workshop.train(second, donors=[parent])
+        parent = trainer.train(first)
+        child = trainer.train(second, donors=[parent])
 
         assert parent.checkpoint is not None
         assert child.checkpoint is not None
         own, shared = child.checkpoint.packs
         assert shared == parent.checkpoint.packs[0]
         assert 4000 < own.bytes < 5000
-        assert len(workshop.files.names("packs")) == 2
-        workshop.files.delete(parent.checkpoint.manifest.path)
-        found = StoredWeights(workshop.files, child.checkpoint).read_all()
+        assert len(trainer.files.names("packs")) == 2
+        trainer.files.delete(parent.checkpoint.manifest.path)
+        found = StoredWeights(trainer.files, child.checkpoint).read_all()
         assert found["trunk"].tolist() == [1.0] * 1000
         assert found["head"].tolist() == [2.0] * 1000
 
-    def test_weights_of_another_search_are_copied(self, workshop: Workshop) -> None:
+    def test_weights_of_another_search_are_copied(self, trainer: TrialTrainer) -> None:
         """A child of another search's trial names no pack of that search."""
-        other = Workshop()
+        other = TrialTrainer()
         parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
         assert parent.checkpoint is not None
         donor = DonorWeights(f"{other.files.url.rpartition('/')[2]}:0", parent.checkpoint)
@@ -839,16 +831,16 @@ class TestWeights:
             run.save({"weight": torch.ones(2, 2)})
             return {"score": 1.0}
 
-        trial = workshop.pool(body).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+        trial = trainer.pool(body).run(Assignment(trainer.propose(), (donor,)), trainer.events.append)
 
         assert trial is not None
         assert trial.checkpoint is not None
         assert [pack.path.startswith("packs/000000-") for pack in trial.checkpoint.packs] == [True]
-        assert workshop.files.names("packs")
+        assert trainer.files.names("packs")
 
-    def test_donor_of_another_search(self, workshop: Workshop) -> None:
+    def test_donor_of_another_search(self, trainer: TrialTrainer) -> None:
         """A donor in another search is read from that search's folder."""
-        other = Workshop()
+        other = TrialTrainer()
         parent = other.train(lambda run: run.save({"weight": torch.ones(2, 2)}) or {"score": 1.0})
         assert parent.checkpoint is not None
         donor = DonorWeights(f"{other.files.url.rpartition('/')[2]}:0", parent.checkpoint)
@@ -857,14 +849,14 @@ class TestWeights:
             assert run.inherit(nn.Linear(2, 2, bias=False)).share == 1.0
             return {"score": 1.0}
 
-        result = workshop.pool(child).run(Assignment(workshop.propose(), (donor,)), workshop.events.append)
+        result = trainer.pool(child).run(Assignment(trainer.propose(), (donor,)), trainer.events.append)
 
         assert result is not None
         assert result.error is None
 
 
 class TestOtherFrameworks:
-    def test_files_go_from_parent_to_child(self, workshop: Workshop) -> None:
+    def test_files_go_from_parent_to_child(self, trainer: TrialTrainer) -> None:
         """The parent's files in save_dir, with subfolders, are in the child's restore_dir, byte for byte."""
         array = np.arange(5, dtype=np.float32) / 3
 
@@ -880,30 +872,30 @@ class TestOtherFrameworks:
             assert np.load(run.restore_dir / "weights.npz")["array"].tobytes() == array.tobytes()
             return {"score": 1.0}
 
-        trial = workshop.train(child, donors=[workshop.train(parent)])
+        trial = trainer.train(child, donors=[trainer.train(parent)])
 
         assert trial.error is None
 
-    def test_child_publishes_its_own_files_only(self, workshop: Workshop) -> None:
+    def test_child_publishes_its_own_files_only(self, trainer: TrialTrainer) -> None:
         """Restored files are not published again, and save_dir starts empty."""
-        parent = workshop.train(lambda run: (run.save_dir / "a.txt").write_text("a") and {"score": 1.0})
+        parent = trainer.train(lambda run: (run.save_dir / "a.txt").write_text("a") and {"score": 1.0})
 
         def body(run: TrialRun) -> object:
             assert list(run.save_dir.iterdir()) == []
             (run.save_dir / "b.txt").write_text("b")
             return {"score": 1.0}
 
-        child = workshop.train(body, donors=[parent])
+        child = trainer.train(body, donors=[parent])
 
         assert child.checkpoint is not None
-        saved = load_manifest(workshop.files, child.checkpoint).files
+        saved = load_manifest(trainer.files, child.checkpoint).files
         assert [reference.path.rpartition("/")[2] for reference in saved] == ["b.txt"]
 
-    def test_empty_save_dir_is_no_checkpoint(self, workshop: Workshop) -> None:
+    def test_empty_save_dir_is_no_checkpoint(self, trainer: TrialTrainer) -> None:
         """A trial that leaves save_dir empty has no weights."""
-        assert workshop.train(lambda run: run.save_dir.exists() and {"score": 1.0}).checkpoint is None
+        assert trainer.train(lambda run: run.save_dir.exists() and {"score": 1.0}).checkpoint is None
 
-    def test_local_folders_are_removed(self, workshop: Workshop) -> None:
+    def test_local_folders_are_removed(self, trainer: TrialTrainer) -> None:
         """A trial's local folders are removed after it, also after a failure."""
         seen = []
 
@@ -912,28 +904,28 @@ class TestOtherFrameworks:
             (run.save_dir / "a").write_text("a")
             raise ValueError
 
-        workshop.train(body)
+        trainer.train(body)
 
         assert [folder.exists() for folder in seen] == [False]
 
-    def test_test_finds_the_trials_own_files(self, workshop: Workshop) -> None:
+    def test_test_finds_the_trials_own_files(self, trainer: TrialTrainer) -> None:
         """When a finalist is tested, restore_dir holds its own published files."""
-        trial = workshop.train(lambda run: (run.save_dir / "a.txt").write_text("mine") and {"score": 1.0})
+        trial = trainer.train(lambda run: (run.save_dir / "a.txt").write_text("mine") and {"score": 1.0})
 
         def test(run: TrialRun) -> dict[str, float]:
             assert run.restore_dir is not None
             assert (run.restore_dir / "a.txt").read_text() == "mine"
             return {"score": 0.5}
 
-        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=trainer.files.url, options={})
 
-        assert TrialRuntime(spec, problem=BodyProblem(test=test), files=workshop.files).test(trial) == {
+        assert TrialRuntime(spec, problem=BodyProblem(test=test), files=trainer.files).test(trial) == {
             "metrics": {"score": 0.5}
         }
 
 
 class TestLog:
-    def test_output_lands_in_the_log(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_output_lands_in_the_log(self, trainer: TrialTrainer, capsys: pytest.CaptureFixture[str]) -> None:
         """The problem's prints and logs go to the trial's log, and not to the terminal."""
 
         def body(run: TrialRun) -> object:
@@ -942,30 +934,30 @@ class TestLog:
             logging.getLogger("mine").warning("by logging")
             return {"score": 1.0}
 
-        trial = workshop.train(body)
+        trial = trainer.train(body)
         print("not the trial's")
 
-        log = workshop.records.log(trial.number)
+        log = trainer.records.log(trial.number)
         assert "to standard output\nto standard error\n" in log
         assert "WARNING mine: by logging" in log
         assert "not the trial's" not in log
         assert capsys.readouterr().out == "not the trial's\n"
 
-    def test_failed_trial_has_a_log(self, workshop: Workshop) -> None:
+    def test_failed_trial_has_a_log(self, trainer: TrialTrainer) -> None:
         """Output before a failure is kept."""
 
         def body(run: TrialRun) -> object:
             print("so far, so good")
             raise ValueError
 
-        log = workshop.records.log(workshop.train(body).number)
+        log = trainer.records.log(trainer.train(body).number)
 
         assert log.startswith("so far, so good\n")
         assert "ValueError" in log
 
-    def test_each_attempt_keeps_its_log(self, workshop: Workshop) -> None:
+    def test_each_attempt_keeps_its_log(self, trainer: TrialTrainer) -> None:
         """The last attempt's log has the trial's name, and earlier logs are kept, also if one is empty."""
-        trial = workshop.propose()
+        trial = trainer.propose()
 
         def attempt(number: int, text: str, *, is_last: bool = False) -> None:
             def body(run: TrialRun) -> object:
@@ -975,46 +967,46 @@ class TestLog:
                     run.report(1, score=0.5)
                 return {"score": 1.0}
 
-            pool = workshop.pool(body)
-            pool.run(Assignment(replace(trial, attempt=number)), workshop.events.append)
+            pool = trainer.pool(body)
+            pool.run(Assignment(replace(trial, attempt=number)), trainer.events.append)
 
         attempt(1, "one\n")
         attempt(2, "")
         attempt(3, "three\n")
         attempt(4, "four\n", is_last=True)
 
-        last = workshop.records.load()[0][0]
-        assert workshop.records.log(0) == "four\n"
-        assert workshop.records.other_logs(last) == {"attempt 1": "one\n", "attempt 3": "three\n"}
-        assert workshop.files.names("logs") == ["000000-1.log", "000000-3.log", "000000.log"]
+        last = trainer.records.load()[0][0]
+        assert trainer.records.log(0) == "four\n"
+        assert trainer.records.other_logs(last) == {"attempt 1": "one\n", "attempt 3": "three\n"}
+        assert trainer.files.names("logs") == ["000000-1.log", "000000-3.log", "000000.log"]
 
-    def test_output_of_a_test_is_kept(self, workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_output_of_a_test_is_kept(self, trainer: TrialTrainer, capsys: pytest.CaptureFixture[str]) -> None:
         """The output of test has a log of its own, with a failure's traceback; the trial's log stays."""
 
         def test(run: TrialRun) -> dict[str, float]:
             print("testing", run.number)
             raise ZeroDivisionError("no test data")
 
-        trial = workshop.train(lambda run: print("training") or {"score": 1.0})
-        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
-        pool = InProcessPool(spec, workshop.files, BodyProblem(test=test))
+        trial = trainer.train(lambda run: print("training") or {"score": 1.0})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=trainer.files.url, options={})
+        pool = InProcessPool(spec, trainer.files, BodyProblem(test=test))
         with pytest.raises(ActionError, match="ZeroDivisionError: no test data"):
             pool.call("test", trial)
 
-        logs = workshop.records.other_logs(trial)
-        assert workshop.records.log(trial.number) == "training\n"
+        logs = trainer.records.other_logs(trial)
+        assert trainer.records.log(trial.number) == "training\n"
         assert list(logs) == ["test"]
         assert logs["test"].startswith("testing 0\nTraceback")
         assert logs["test"].endswith("ZeroDivisionError: no test data\n")
         assert capsys.readouterr().out == ""
 
-    def test_silent_trial_has_no_log(self, workshop: Workshop) -> None:
+    def test_silent_trial_has_no_log(self, trainer: TrialTrainer) -> None:
         """A trial without output has no log file."""
-        assert workshop.records.log(workshop.train(lambda run: {"score": 1.0}).number) == ""
+        assert trainer.records.log(trainer.train(lambda run: {"score": 1.0}).number) == ""
 
 
 class TestSameStart:
-    def test_leftovers_do_not_reach_the_next_trial(self, workshop: Workshop) -> None:
+    def test_leftovers_do_not_reach_the_next_trial(self, trainer: TrialTrainer) -> None:
         """Each trial starts from torch's defaults, whatever the one before has set."""
 
         def settings() -> list[object]:
@@ -1046,9 +1038,9 @@ class TestSameStart:
             return {"score": 1.0}
 
         defaults, n_threads = SavedSettings(torch_settings()), torch.get_num_threads()
-        pool = workshop.pool(untidy)
+        pool = trainer.pool(untidy)
         for _ in range(3):
-            pool.run(Assignment(workshop.propose()), workshop.events.append)
+            pool.run(Assignment(trainer.propose()), trainer.events.append)
         torch.set_num_threads(n_threads)
         defaults.restore()
 
@@ -1064,20 +1056,20 @@ class TestSameStart:
             (RuntimeError("MPS backend out of memory"), False),
         ],
     )
-    def test_out_of_memory_is_a_reason(self, workshop: Workshop, error: Exception, is_of_device: bool) -> None:
+    def test_out_of_memory_is_a_reason(self, trainer: TrialTrainer, error: Exception, is_of_device: bool) -> None:
         """An error of memory is told from others, also as the cause of another; after CUDA's, the worker is unfit."""
 
         def body(run: TrialRun) -> object:
             raise ValueError("as it is wrapped") from error
 
-        pool = workshop.pool(body)
-        trial = pool.run(Assignment(workshop.propose()), workshop.events.append)
+        pool = trainer.pool(body)
+        trial = pool.run(Assignment(trainer.propose()), trainer.events.append)
 
         assert trial is not None
         assert (trial.state, trial.reason) == (State.FAILED, Reason.OUT_OF_MEMORY)
         assert (pool._get_runtime().device_error is not None) == is_of_device
 
-    def test_random_state_follows_from_the_seed(self, workshop: Workshop) -> None:
+    def test_random_state_follows_from_the_seed(self, trainer: TrialTrainer) -> None:
         """python, numpy and torch draw the same in trials of the same seed, whatever ran before."""
         drawn: list[tuple[float, float, float]] = []
 
@@ -1086,7 +1078,7 @@ class TestSameStart:
             return {"score": 1.0}
 
         for seed in (1, 2, 1):
-            workshop.train(body, seed=seed)
+            trainer.train(body, seed=seed)
 
         assert drawn[0] == drawn[2]
         assert all(a != b for a, b in zip(drawn[0], drawn[1], strict=True))
@@ -1096,22 +1088,22 @@ class TestSameStart:
         for seed in (0, 2**31 - 1, 2**40):
             seed_everything(seed)
 
-    def test_test_is_seeded_too(self, workshop: Workshop) -> None:
+    def test_test_is_seeded_too(self, trainer: TrialTrainer) -> None:
         """A finalist's test draws the same numbers each time."""
-        trial = workshop.train(lambda run: {"score": 1.0})
-        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        trial = trainer.train(lambda run: {"score": 1.0})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=trainer.files.url, options={})
         runtime = TrialRuntime(
-            spec, problem=BodyProblem(test=lambda run: {"score": random.random()}), files=workshop.files
+            spec, problem=BodyProblem(test=lambda run: {"score": random.random()}), files=trainer.files
         )
 
         assert runtime.test(trial) == runtime.test(trial)
 
-    def test_test_that_is_not_finite_raises(self, workshop: Workshop) -> None:
+    def test_test_that_is_not_finite_raises(self, trainer: TrialTrainer) -> None:
         """A NaN on test data raises an error of the problem."""
-        trial = workshop.train(lambda run: {"score": 1.0})
-        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=workshop.files.url, options={})
+        trial = trainer.train(lambda run: {"score": 1.0})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=trainer.files.url, options={})
 
         with pytest.raises(FloatingPointError, match="test returned score=nan"):
-            TrialRuntime(spec, problem=BodyProblem(test=lambda run: {"score": math.nan}), files=workshop.files).test(
+            TrialRuntime(spec, problem=BodyProblem(test=lambda run: {"score": math.nan}), files=trainer.files).test(
                 trial
             )

@@ -38,10 +38,9 @@ def open_pool(context: SearchContext, spec: RuntimeSpec, gate: Gate, progress: P
         note=progress.note,
         show_wait=show_wait,
     )
-    progress.note(
-        f"trials wait for workers, {count(machine.slots, 'slot')}; start each, here or elsewhere, beside your code:\n"
-        f"  {worker_line(context, spec, gate, pool.port)}"
-    )
+    slots = count(machine.slots, "slot")
+    progress.note(f"trials wait for workers, {slots}; start each, here or elsewhere, beside your code:")
+    progress.note(f"  {worker_line(context, spec, gate, pool.port)}")
     return pool
 
 

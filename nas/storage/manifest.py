@@ -100,7 +100,7 @@ class Manifest:
             ConfigurationError: there are too many tensors or files.
         """
         try:
-            return encode_record(self.to_json())
+            return encode_record(self.to_json(), is_large=True)
         except ValueError as error:
             raise ConfigurationError(
                 f"{len(self.tensors)} tensors and {len(self.files)} files are too many for a manifest ({error}). Save "
@@ -123,7 +123,7 @@ class Manifest:
         Raises:
             CorruptError: ``to_bytes`` does not write such a file.
         """
-        return cls.from_json(decode_record(data))
+        return cls.from_json(decode_record(data, is_large=True))
 
     @classmethod
     def from_json(cls, data: object) -> Manifest:

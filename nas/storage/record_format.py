@@ -16,14 +16,18 @@ from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES, is_deep, parse_obje
 from nas.storage.verified import digest_of
 
 FORMAT = 2
-MAX_VALUES = 2_000_000
-"""Maximum number of commas and opening brackets; each can take over 100 bytes when parsed."""
+MAX_BYTES = 16 << 20
+"""Maximum size of a record: a result with 100,000 reports takes 5 MB."""
+MAX_VALUES = 400_000
+"""Maximum number of commas and opening brackets; each can take over 300 bytes when parsed."""
+MAX_LARGE_VALUES = 2_000_000
+"""The same for manifests and resume points, which may name 100,000 tensors and have ``MAX_RECORD_BYTES``."""
 _KEY = b'"digest":"'
 _SEAL_BYTES = len(_KEY + digest_of(b"").encode() + b'"}')
 
 
-def encode_record(record: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a record's file.
+def encode_record(record: Mapping[str, Any], *, is_large: bool = False) -> bytes:
+    """Returns the bytes of a record; ``is_large`` for manifests and resume points.
 
     Raises:
         ValueError: the record is too large, a value is not JSON or not finite, or values are nested too deep.
@@ -32,15 +36,13 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
         raise ValueError(f"lists and objects are nested deeper than {MAX_DEPTH}")
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     data = seal(text.encode(errors="backslashreplace"))  # lone surrogates, as in file names, become JSON escapes
-    if len(data) > MAX_RECORD_BYTES:
-        raise ValueError(f"{len(data)} bytes; a record has at most {MAX_RECORD_BYTES}")
-    if _n_values(data) > MAX_VALUES:
-        raise ValueError(f"{_n_values(data)} values; a record has at most {MAX_VALUES}")
+    if excess := _excess(data, is_large=is_large):
+        raise ValueError(excess)
     return data
 
 
-def decode_record(data: bytes) -> dict[str, Any]:
-    """Returns the record in the bytes of its file, without its digest.
+def decode_record(data: bytes, *, is_large: bool = False) -> dict[str, Any]:
+    """Returns the record in the bytes of its file; ``is_large`` as it was written.
 
     Raises:
         CorruptError: the digest is missing or wrong, or ``encode_record`` does not write such an object; the message
@@ -48,10 +50,10 @@ def decode_record(data: bytes) -> dict[str, Any]:
     """
     if not _has_digest(data):
         raise CorruptError(f"it has no digest: it is cut off, or not a record of format {FORMAT}")
+    if excess := _excess(data, is_large=is_large):
+        raise CorruptError(f"it has {excess}")
     if not _is_intact(data):
         raise CorruptError("its content does not match its digest")
-    if len(data) > MAX_VALUES and _n_values(data) > MAX_VALUES:
-        raise CorruptError(f"it has {_n_values(data)} values; a record has at most {MAX_VALUES}")
     record = parse_object(data)
     del record["digest"]
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_deep(record):
@@ -83,6 +85,16 @@ def _has_digest(data: bytes) -> bool:
 def _is_intact(data: bytes) -> bool:
     text = data[:-_SEAL_BYTES].removesuffix(b",") + b"}"
     return seal(text) == data
+
+
+def _excess(data: bytes, *, is_large: bool) -> str:
+    """Returns the size or count that exceeds its bound, or an empty text."""
+    most_bytes, most_values = (MAX_RECORD_BYTES, MAX_LARGE_VALUES) if is_large else (MAX_BYTES, MAX_VALUES)
+    if len(data) > most_bytes:
+        return f"{len(data)} bytes; a record has at most {most_bytes}"
+    if len(data) > most_values and (n_values := _n_values(data)) > most_values:
+        return f"{n_values} values; a record has at most {most_values}"
+    return ""
 
 
 def _n_values(data: bytes) -> int:

@@ -7,6 +7,7 @@ is in the trial's logs.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,11 +21,14 @@ STATIC_METRICS_BYTES = 300
 ERROR_BYTES = 1_400
 NOT_COPIED_BYTES = 500
 REPLACED_BYTES = 300
+CURVE_VALUES, CURVE_BYTES = 300_000, 12 << 20
+"""Three quarters of what a record may have: 75,000 reports of one metric."""
 NUMBER_BYTES = 30
 """Bytes of a metric's value and its punctuation."""
 
 _LISTS = {"replaced": REPLACED_BYTES, "not_copied": NOT_COPIED_BYTES}
 V = TypeVar("V")
+Curve = tuple[tuple[int, Mapping[str, float]], ...]
 
 
 def json_size(value: object) -> int:
@@ -35,7 +39,8 @@ def json_size(value: object) -> int:
 def shorten(trial: Trial) -> Trial:
     """Returns the trial with its metrics, error and inheritance report cut to the limits.
 
-    The first metrics and tensors are kept, and the end of the error. ``n_unlisted`` counts the tensors left out.
+    The first metrics and tensors are kept, and the end of the error. A curve keeps equally spaced reports.
+    ``n_unlisted`` counts the tensors left out.
     """
     lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
     inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
@@ -54,7 +59,16 @@ def shorten(trial: Trial) -> Trial:
     inheritance["n_unlisted"] = len(lists.get("not_copied", ())) - len(inheritance.get("not_copied", ()))
     if not inheritance["n_unlisted"]:
         del inheritance["n_unlisted"]
+    trial = replace(trial, curve=_thinned(trial.curve))
     return replace(trial, static_metrics=static_metrics, metrics=metrics, inheritance=inheritance, error=error)
+
+
+def _thinned(curve: Curve) -> Curve:
+    """Returns the curve, or equally spaced reports that a record can hold."""
+    n_values = sum(3 + len(metrics) for _, metrics in curve)
+    n_bytes = json_size([*curve]) if len(curve) > 1000 else 0
+    every = max(math.ceil(n_values / CURVE_VALUES), math.ceil(n_bytes / CURVE_BYTES), 1)
+    return curve[(len(curve) - 1) % every :: every] if curve else curve
 
 
 def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:

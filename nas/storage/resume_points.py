@@ -66,7 +66,7 @@ class ResumePoints:
         manifest = publish_tensors(self._files, f"{stem}.safetensors", tensors)
         ids = {"format": FORMAT, "trial": self._trial, "number": number}
         try:
-            data = encode_record({**ids, "manifest": manifest.to_json(), "state": state})
+            data = encode_record({**ids, "manifest": manifest.to_json(), "state": state}, is_large=True)
         except ValueError as error:
             raise ConfigurationError(
                 f"the state beside the tensors can't be saved: {error}. Keep large values in tensors or arrays, and "
@@ -119,7 +119,7 @@ class ResumePoints:
         if data is None:
             raise MissingError(f"{url} is missing")
         with path_in_errors(url):
-            state, manifest = parse_resume_point(decode_record(data), self._trial, number)
+            state, manifest = parse_resume_point(decode_record(data, is_large=True), self._trial, number)
             check(state)
         packs = {pack.path: pack for pack in manifest.packs}
         return state, read_tensors(self._files, manifest.tensors, packs)

@@ -21,6 +21,7 @@ from nas.core.validation import (
     path_in_errors,
     short_repr,
 )
+from nas.storage.record_size import METRICS_BYTES
 
 _TRIAL_KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
@@ -64,6 +65,8 @@ _TOTALS: Mapping[str, tuple[type, ...]] = {
     **{key: _RESULT[key] for key in ("resolved_donor", "donor", "inheritance", "cost")},
     "inherited": (int, float, NoneType),
 }
+MAX_POINT_VALUES = 20_000
+"""A network of 1,000 layers has 12,000; each may be a column of the report."""
 _DONOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}:[0-9]{1,18}")
 
 
@@ -148,10 +151,10 @@ def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "state": state,
         "reason": reason,
-        "static_metrics": checked_numbers(fields.get("static_metrics", {}), "static_metrics"),
-        "metrics": checked_numbers(fields["metrics"], "metrics"),
+        "static_metrics": _few_numbers(fields.get("static_metrics", {}), "static_metrics"),
+        "metrics": _few_numbers(fields["metrics"], "metrics"),
         "curve": tuple(_report(entry) for entry in fields["curve"]),
-        "cost": checked_numbers(fields["cost"], "cost"),
+        "cost": _few_numbers(fields["cost"], "cost"),
         "checkpoint": None if fields["checkpoint"] is None else Checkpoint.from_json(fields["checkpoint"]),
         "resolved_donor": checked_donor(fields["resolved_donor"], "resolved_donor"),
         "donor": checked_donor(fields["donor"], "donor"),
@@ -227,6 +230,8 @@ def proposal_from_json(plain: object) -> Proposal:
         CorruptError: it can't be decoded.
     """
     fields = checked_fields(plain, _PROPOSAL_KINDS, others=True)
+    if (n := n_values(fields["point"])) > MAX_POINT_VALUES:
+        raise CorruptError(f"point has {n} values; it may have {MAX_POINT_VALUES}")
     donors, policies, fidelity = fields["donors"], fields["policies"], fields["fidelity"]
     try:
         return Proposal(
@@ -240,6 +245,12 @@ def proposal_from_json(plain: object) -> Proposal:
         )
     except ConfigurationError as error:
         raise CorruptError(short_repr(str(error))) from error
+
+
+def n_values(value: object) -> int:
+    """Returns the number of plain values in nested lists and objects."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 1 if inner is None else sum(map(n_values, inner))
 
 
 def _donor(value: object) -> Donor:
@@ -256,6 +267,13 @@ def _policies(names: list[object]) -> frozenset[Policy]:
         return parse_policies(name if isinstance(name, str) else short_repr(name) for name in names)
     except ConfigurationError as error:
         raise CorruptError(short_repr(str(error))) from error
+
+
+def _few_numbers(data: object, what: str) -> dict[str, float]:
+    """Returns numbers by name, each of which is a column of the report."""
+    if isinstance(data, dict) and len(data) > METRICS_BYTES:  # a name and a number take more than one byte each
+        raise CorruptError(f"{what} must not hold {len(data)} numbers")
+    return checked_numbers(data, what)
 
 
 def _report(entry: object) -> tuple[int, dict[str, float]]:

@@ -17,6 +17,7 @@ from nas.core.trial import Proposal, Trial
 from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
+from nas.storage.record_format import MAX_BYTES
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from tests.support.hostile_search import ROOT
@@ -78,7 +79,7 @@ def test_special_files_are_refused_at_once(files: BlobStore, put: Callable[[Path
 def test_records_too_large_to_read_are_not_written(files: BlobStore) -> None:
     """A record that would be too large to read is refused; the error names its size."""
     with pytest.raises(
-        StorageError, match=rf"trials/1\.json can't be written: \d+ bytes; a record has at most {MAX_RECORD_BYTES}"
+        StorageError, match=rf"trials/1\.json can't be written: \d+ bytes; a record has at most {MAX_BYTES}"
     ):
         Records(files).publish("trials/1.json", {"curve": "x" * MAX_RECORD_BYTES})
     assert files.names("trials") == ["000000.proposal.json"]

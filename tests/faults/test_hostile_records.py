@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nas.core.errors import CorruptError
+from nas.core.trial import Proposal, Trial
+from nas.storage.record_format import decode_record, encode_record
+from nas.storage.record_size import shorten
+from nas.storage.records import Records
 from tests.support.hostile_search import KINDS, HostileSearch
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -102,6 +108,47 @@ def test_bombs_are_refused_in_little_memory(search: HostileSearch, kind: str) ->
     tracemalloc.stop()
 
     assert peak < MUCH
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "text"),
+    [
+        ("result", ["inheritance", "x"], "[" + "[]," * 8_000_000 + "[]]"),
+        (
+            "result",
+            ["curve"],
+            "[" + '[1,{"score":0.5,"a name of forty characters":1}],' * 900_000 + "[2,{}]]",
+        ),
+        ("result", ["metrics"], '{"a0":1' + "".join(f',"m{n}":1' for n in range(390_000)) + "}"),
+        ("result", ["error"], '"' + "x" * 59_000_000 + '"'),
+        ("proposal", ["proposal", "point"], '{"a0":1' + "".join(f',"p{n}":1' for n in range(390_000)) + "}"),
+        ("proposal", ["learned"], "[0" + ",0" * 1_000_000 + "]"),
+    ],
+    ids=["lists", "curve", "metrics", "error", "point", "learned"],
+)
+def test_large_records_are_refused_at_once(search: HostileSearch, kind: str, where: list[str | int], text: str) -> None:
+    """A well-formed record of up to 59 MB is refused within seconds and in bounded memory."""
+    data = json.dumps(changed(search.original(kind), where, "LARGE")).encode().replace(b'"LARGE"', text.encode())
+    started_s = time.monotonic()
+    tracemalloc.start()
+    with search.having(kind, data), pytest.raises(CorruptError, match=r"(bytes; a record|values; a record|has|hold)"):
+        Records(search.files).load()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 300_000_000
+    assert time.monotonic() - started_s < 10
+
+
+def test_long_curves_are_thinned() -> None:
+    """A trial of 200,000 reports keeps equally spaced ones and the last, in a record that can be read."""
+    curve = tuple((step, {"score": 0.5}) for step in range(200_000))
+    kept = shorten(Trial(number=0, index=0, proposal=Proposal(point={}), curve=curve)).curve
+
+    assert 50_000 < len(kept) < 100_000
+    assert kept[-1] == curve[-1]
+    assert {after[0] - before[0] for before, after in itertools.pairwise(kept)} == {3}
+    assert decode_record(encode_record({"curve": [*kept]}))
 
 
 @pytest.mark.parametrize("attempt", [2**31, 2**53 - 1])

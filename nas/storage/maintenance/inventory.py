@@ -172,7 +172,7 @@ class _Reader:
         self._inventory.n_records += 1
         self._inventory.n_bytes += len(content)
         try:
-            record = decode_record(content)
+            record = decode_record(content, is_large=path.startswith("resume/"))
             check(record)
         except CorruptError as error:
             self._add_damage(path, "corrupt", str(error), trials)

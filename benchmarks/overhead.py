@@ -33,11 +33,13 @@ def bare_ms(n: int) -> dict[str, float]:
 
     with TemporaryServer() as server, tempfile.TemporaryDirectory() as folder:
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": server.api_url})
-        silence_prefect(Path(folder) / "prefect.log")
+        silence_prefect(Path(folder) / "prefect.log", server.auth_string)
         from prefect import flow, task
         from prefect.cache_policies import NO_CACHE
         from prefect.runtime import flow_run
         from prefect.task_runners import ThreadPoolTaskRunner
+
+        from flows.engine.artifacts import api_client
 
         @task(cache_policy=NO_CACHE, persist_result=False)
         def nothing(number: int) -> None:
@@ -64,7 +66,7 @@ def bare_ms(n: int) -> dict[str, float]:
 
         server.wait_until_healthy()
         bare()
-        found["recorded"] = wait_for_backlog(server.api_url, ids[0], n, 60 + 0.05 * n)
+        found["recorded"] = wait_for_backlog(api_client(server.api_url), ids[0], n, 60 + 0.05 * n)
         return found
 
 

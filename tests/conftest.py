@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 
 from flows.engine.server import TemporaryServer
+from tests.support.commands import SERVER_AUTH
 from tests.support.servers import S3, s3_server, sftp_server
 
 settings.register_profile("shared", deadline=None)  # other processes take their share of a small machine
@@ -39,7 +41,9 @@ def here(tmp_path: Path) -> Path:
 def api_url() -> Iterator[str]:
     """Yields a URL for PREFECT_API_URL, so that commands start no server of their own."""
     with TemporaryServer() as server:
+        os.environ[SERVER_AUTH] = server.auth_string
         yield server.wait_until_healthy()
+        del os.environ[SERVER_AUTH]
 
 
 @pytest.fixture(scope="session")

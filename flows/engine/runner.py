@@ -39,12 +39,10 @@ if TYPE_CHECKING:
 
 SERVER_START_S = 180.0
 """Timeout for the temporary server; on a slow machine its first start takes over a minute."""
-FLOW_END_S = 10.0
-"""Timeout for the last artifacts and for the end of the flow."""
-BACKLOG_S = 60.0
-"""Longest wait until the server has stored all events."""
-EXIT_S = 5.0
-"""Shortest bound on that wait."""
+END_S = 10.0
+"""Timeout for the last artifacts, the end of the flow and the temporary server's backlog together."""
+TELL_S = 1.0
+"""Seconds of that wait after which a line tells of it."""
 SWITCH_S = 0.0005
 """Thread switch interval: with Python's 5 ms, a return from the disk may wait 5 ms."""
 ONLY_AT_REPORTS = (
@@ -237,7 +235,11 @@ class Engine:
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": api_url})
         self._has_prefect = True
         sys.setswitchinterval(SWITCH_S)
-        silence_prefect(server_home() / "logs" / f"client-{time.time_ns()}-{os.getpid()}.log")
+        silence_prefect(
+            server_home() / "logs" / f"client-{time.time_ns()}-{os.getpid()}.log",
+            None if self._server is None else self._server.auth_string,
+        )
+        from flows.engine.artifacts import api_client
         from flows.engine.flow import FlowRun
 
         if self._server is not None:
@@ -255,11 +257,19 @@ class Engine:
         with self._signals.ends_block():
             pool.close()
             if not is_gone:
-                flow_run.close_artifacts(timeout_s=FLOW_END_S)
-                thread.join(FLOW_END_S)
-            n_runs = flow_run.executor.n_task_runs
-            if not thread.is_alive() and flow_run.id is not None and self._server is not None:
-                wait_for_backlog(api_url, flow_run.id, n_runs, min(BACKLOG_S, EXIT_S + 0.1 * n_runs))
+                end_s = time.monotonic() + END_S
+                what = f"waiting at most {END_S:g} s until Prefect's server has stored the last states; Ctrl-C ends it"
+                notice = threading.Timer(TELL_S, session_run.progress.say, [what])
+                notice.start()
+                try:
+                    flow_run.close_artifacts(timeout_s=END_S)
+                    thread.join(max(0.0, end_s - time.monotonic()))
+                    if not thread.is_alive() and flow_run.id is not None and self._server is not None:
+                        with api_client(api_url) as client:
+                            left_s = max(0.0, end_s - time.monotonic())
+                            wait_for_backlog(client, flow_run.id, flow_run.executor.n_task_runs, left_s)
+                finally:
+                    notice.cancel()
         if is_gone:
             session_run.progress.note(
                 f"Prefect's temporary server has ended; all records are complete, see {command('report')}"

@@ -6,12 +6,14 @@ a child in a session of its own that ends at the end-of-file of a pipe which onl
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import http.client
 import logging
 import os
 import re
+import secrets
 import select
 import socket
 import subprocess
@@ -31,6 +33,8 @@ from nas.core.errors import ConfigurationError, ServerError
 if TYPE_CHECKING:
     from uuid import UUID
 
+    import httpx
+
 _NETWORK_FILE_SYSTEMS = re.compile("afs|beegfs|ceph|cifs|fuse.glusterfs|fuse.sshfs|gfs2|gpfs|lustre|nfs4?|smb.*|wekafs")
 # PREFECT__SERVER_EPHEMERAL, PREFECT__SERVER_FINAL and the factory in _serve are private names, taken from Prefect's
 # SubprocessASGIServer (prefect/server/api/server.py, 3.8.8): they are why pyproject.toml bounds prefect.
@@ -42,6 +46,8 @@ _SERVER_SETTINGS = {
     # The event feed and automations, which nobody sees here: 15 % of the server's work. Task runs are recorded without.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # no page of a browser may read its answers
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
 }
 _LOG_DAYS = 7
 _NICENESS = 10
@@ -72,6 +78,8 @@ class TemporaryServer:
         self._home = server_home()
         self.log_path = log_path or self._home / "logs" / f"{time.time_ns()}-{os.getpid()}.log"
         self.api_url = ""
+        self.auth_string = f"heirloom:{secrets.token_urlsafe(32)}"
+        """User and password, new for each start. Other users of the machine know neither."""
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> TemporaryServer:
@@ -152,7 +160,8 @@ class TemporaryServer:
         """None of the user's settings of Prefect: they speak of other servers, databases and profiles."""
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PREFECT")}
         path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-        return kept | _SERVER_SETTINGS | {"PREFECT_HOME": str(self._home), "PYTHONPATH": path}
+        own = {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_API_AUTH_STRING": self.auth_string}
+        return kept | _SERVER_SETTINGS | own | {"PYTHONPATH": path}
 
     def _last_line(self) -> str:
         try:
@@ -241,14 +250,16 @@ def quiet_environment() -> dict[str, str]:
     return environment
 
 
-def silence_prefect(log_path: Path) -> None:
+def silence_prefect(log_path: Path, auth_string: str | None = None) -> None:
     """Sends to ``log_path`` what Prefect and the libraries under it print: logging, warnings, threads' tracebacks.
 
-    It imports Prefect. Called again, the later path counts. The file is made when there is something to write.
+    It imports Prefect, with the credentials of a temporary server. Called again, the later path counts. The file is
+    made when there is something to write.
     """
     for folder in (log_path.parent.parent, log_path.parent):  # the import makes PREFECT_HOME, but no folder above it
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    import prefect.main  # noqa: F401 - sets up Prefect's logging, which a bare "import prefect" puts off
+    with _credentials(auth_string):
+        import prefect.main  # noqa: F401 - sets up Prefect's logging, which a bare "import prefect" puts off
     from prefect.logging.handlers import PrefectConsoleHandler, _SafeStreamHandler
 
     consoles = (PrefectConsoleHandler, _SafeStreamHandler)  # on Prefect's loggers, and one on the root logger
@@ -268,7 +279,7 @@ def silence_prefect(log_path: Path) -> None:
         _NoiseHooks().install()
 
 
-def wait_for_backlog(api_url: str, flow_run_id: UUID | str, n_task_runs: int, timeout_s: float) -> int:
+def wait_for_backlog(client: httpx.Client, flow_run_id: UUID | str, n_task_runs: int, timeout_s: float) -> int:
     """Returns how many of the flow run's task runs the server shows as ended, once ``n_task_runs`` do or time is up.
 
     A temporary server that is stopped earlier loses what it has not worked through yet (about 20 ms a task run). One
@@ -276,21 +287,37 @@ def wait_for_backlog(api_url: str, flow_run_id: UUID | str, n_task_runs: int, ti
     """
     import httpx
 
+    client.timeout = httpx.Timeout(2.0)
     ended = {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}
     asked = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}, "task_runs": {"state": ended}}
     deadline = time.monotonic() + timeout_s
     seen = 0
-    with httpx.Client(timeout=2.0) as client:
-        while True:
-            try:
-                seen = int(client.post(f"{api_url}/task_runs/count", json=asked).raise_for_status().text)
-            except httpx.ReadTimeout:
-                pass  # busy with the very backlog that is waited for
-            except (httpx.HTTPError, ValueError):
-                return seen
-            if seen >= n_task_runs or time.monotonic() > deadline:
-                return seen
-            time.sleep(0.2)
+    while True:
+        try:
+            seen = int(client.post("/task_runs/count", json=asked).raise_for_status().text)
+        except httpx.ReadTimeout:
+            pass  # busy with the very backlog that is waited for
+        except (httpx.HTTPError, ValueError):
+            return seen
+        if seen >= n_task_runs or time.monotonic() > deadline:
+            return seen
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _credentials(auth_string: str | None) -> Iterator[None]:
+    """Holds credentials in the environment while Prefect reads its settings, so that no worker inherits them."""
+    name = "PREFECT_API_AUTH_STRING"
+    before = os.environ.get(name)
+    if auth_string is not None:
+        os.environ[name] = auth_string
+    try:
+        yield
+    finally:
+        if auth_string is not None:
+            os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 _NOISY_PACKAGES = ("prefect", "anyio", "asyncio", "httpcore", "httpx", "websockets")
@@ -436,11 +463,23 @@ def _serve(listener_fd: int, driver_pid: int) -> None:
             with _turn(Path("start.lock"), timeout_s=50):
                 await super().startup(sockets)
             os.nice(_NICENESS)
+            self.pruning = asyncio.create_task(_prune())
 
     factory = "prefect.server.api.server:create_app"
     server = Server(uvicorn.Config(factory, factory=True, log_level="error", lifespan="on"))
     server.run(sockets=[socket.socket(fileno=listener_fd)])
     sys.exit(not server.started)
+
+
+async def _prune() -> None:
+    """Deletes old flow runs from the database; Prefect's own service for this does not run in a temporary server."""
+    from prefect.server.database import provide_database_interface
+    from prefect.server.services.db_vacuum import vacuum_old_flow_runs
+
+    try:
+        await vacuum_old_flow_runs(db=provide_database_interface())
+    except Exception:  # the next start tries again
+        logging.getLogger("heirloom").exception("old flow runs were not deleted")
 
 
 def _end_with(driver_pid: int) -> None:

@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 TIMED = ("+tuner=random", "problem._target_=timed_problem.TimedProblem", "device=cpu", "threads=1")
 """A search of a second a trial at most; the module is found by ``PYTHONPATH``."""
 MARK = "HEIRLOOM_TEST_MARK"
+SERVER_AUTH = "HEIRLOOM_TEST_SERVER_AUTH"
+"""Holds the credentials of the server of the fixture ``api_url``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ def environment(**changes: str) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "CI"))}
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     python = os.pathsep.join([str(Path(sys.executable).parent), ours["PATH"]])
+    if "PREFECT_API_URL" in changes and SERVER_AUTH in ours:
+        ours["PREFECT_API_AUTH_STRING"] = ours[SERVER_AUTH]
     return ours | {"PYTHONPATH": path, "PATH": python, "PYTHONWARNINGS": "default"} | changes
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from flows.engine.server import (
@@ -26,6 +28,7 @@ from flows.engine.server import (
     wait_for_backlog,
 )
 from nas.core.errors import ConfigurationError, ServerError
+from tests.support.commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,11 +55,12 @@ server = TemporaryServer()
 server.start()
 os.environ.update(quiet_environment() | {"PREFECT_API_URL": server.api_url})
 
+silence_prefect(folder / "prefect.log", server.auth_string)
 from prefect import flow, runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
+from flows.engine.artifacts import api_client
 
-silence_prefect(folder / "prefect.log")
 server.wait_until_healthy()
 stop_asked = threading.Event()
 signal.signal(signal.SIGINT, lambda *_: stop_asked.set())
@@ -85,7 +89,7 @@ def search():
     return runtime.flow_run.id, len(trials)
 
 flow_run_id, n_trials = search()
-n_seen = wait_for_backlog(server.api_url, flow_run_id, n_trials, timeout_s=60)
+n_seen = wait_for_backlog(api_client(server.api_url), flow_run_id, n_trials, timeout_s=60)
 (folder / "counts").write_text(f"{n_trials} {n_seen}")
 server.stop()
 """
@@ -191,6 +195,61 @@ def test_it_stops_in_silence(wait: str) -> None:
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment(), capture_output=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.slow
+def test_only_the_driver_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests without the credentials of this start are refused; no origin may read answers; old runs are deleted."""
+    monkeypatch.setenv("HEIRLOOM_CACHE", str(tmp_path))
+    asked = {"flow_runs": {"name": {"any_": ["old", "new"]}}}
+    with TemporaryServer() as first:
+        first.wait_until_healthy()
+        with httpx.Client(base_url=first.api_url, auth=tuple(first.auth_string.split(":")), timeout=30) as client:
+            flow = client.post("/flows/", json={"name": "f"}).raise_for_status().json()["id"]
+            for name in ("old", "new"):
+                body = {"flow_id": flow, "name": name, "state": {"type": "COMPLETED"}}
+                client.post("/flow_runs/", json=body).raise_for_status()
+            assert len(client.post("/flow_runs/filter", json=asked).json()) == 2
+        evil = httpx.post(f"{first.api_url}/flow_runs/filter", json={}, headers={"Origin": "http://evil.example"})
+    with sqlite3.connect(tmp_path / "prefect" / "prefect.db") as database:
+        database.execute("UPDATE flow_run SET end_time = '2001-01-01 00:00:00.000000' WHERE name = 'old'")
+    with TemporaryServer() as second:
+        second.wait_until_healthy()
+        stale = httpx.post(f"{second.api_url}/flow_runs/filter", json={}, auth=tuple(first.auth_string.split(":")))
+        with httpx.Client(base_url=second.api_url, auth=tuple(second.auth_string.split(":")), timeout=30) as client:
+            end_s = time.monotonic() + 15
+            while len(left := client.post("/flow_runs/filter", json=asked).json()) > 1 and time.monotonic() < end_s:
+                time.sleep(0.2)
+
+    assert (evil.status_code, stale.status_code) == (401, 401)
+    assert "access-control-allow-origin" not in evil.headers
+    assert [run["name"] for run in left] == ["new"]
+
+
+CURIOUS = """
+import os, pathlib
+from nas import Float, Metric, ParameterSpace, Problem
+
+class Curious(Problem):
+    metrics = (Metric("accuracy"),)
+    space = ParameterSpace({"rate": Float(0.1, 1.0)})
+
+    def train(self, run):
+        names = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
+        assert not any(name in os.environ for name in names)
+        assert "AUTH_STRING" not in pathlib.Path("/proc/self/environ").read_text()
+        return {"accuracy": 0.5}
+"""
+
+
+@pytest.mark.slow
+def test_no_worker_gets_the_credentials(here: Path) -> None:
+    """A trial's process has the temporary server's credentials neither in its environment nor at its start."""
+    (here / "curious.py").write_text(CURIOUS)
+    done = run(here, "+tuner=random", "problem._target_=curious.Curious", "budget.trials=1", "slots=1", "name=s")
+
+    assert done.status == 0, done.err
+    assert "did not accept" not in done.err
 
 
 @pytest.mark.slow
@@ -412,7 +471,7 @@ def test_a_dead_server_ends_the_wait() -> None:
     """The wait for the backlog of a server that is gone ends at once with what was seen."""
     began = time.monotonic()
 
-    assert wait_for_backlog("http://127.0.0.1:9/api", "any", n_task_runs=3, timeout_s=30) == 0
+    assert wait_for_backlog(httpx.Client(base_url="http://127.0.0.1:9/api"), "any", n_task_runs=3, timeout_s=30) == 0
     assert time.monotonic() - began < 5
 
 

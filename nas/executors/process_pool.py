@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from nas.core.trial import Trial
 from nas.executors.events import Action, Event, StopKind
+from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerPool
 from nas.executors.worker_process import WorkerProcess
 from nas.training.messages import Assignment, JobStart, RuntimeSpec
@@ -43,14 +42,14 @@ class ProcessPool(WorkerPool):
         self, spec: RuntimeSpec, slots: int, *, gpus: tuple[int, ...] = (), trial_timeout_s: float | None = None
     ) -> None:
         self._timeout_s = trial_timeout_s
-        self._logs = tempfile.TemporaryDirectory(prefix="heirloom-logs-")
+        self._logs = LogFolder()
         self._workers: list[WorkerProcess] = []
         for slot in range(slots):
             threads = str(spec.n_threads)
             environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpus[slot % len(gpus)], os.environ)
-            log = Path(self._logs.name) / f"slot-{slot}.log"
+            log = self._logs.path / f"slot-{slot}.log"
             self._workers.append(WorkerProcess(spec, environment, log))
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
@@ -82,7 +81,7 @@ class ProcessPool(WorkerPool):
         """Ends all workers."""
         for worker in self._workers:
             worker.close()
-        self._logs.cleanup()
+        self._logs.remove()
 
     def _worker_of(self, slot: int | None) -> WorkerProcess:
         return self._workers[(slot or 0) % len(self._workers)]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Reported, Started, StopRequested
 from nas.executors.local_executor import LocalExecutor
+from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPool
 from nas.search.controller import ControllerSettings, SearchController
@@ -615,3 +617,24 @@ def test_a_second_result_arrives(tmp_path: Path) -> None:
     assert result is not None
     assert result.metrics == {"score": 1.0}
     assert events[-2:] == [ExtraResult(0, "{'score': 2.0}"), JobLeftWorker(0)]
+
+
+def test_log_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next driver removes the folder of a killed one, but not that of a live one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import sys; from nas.executors.log_folder import LogFolder as F; f = F(); print(f.path, flush=True); input()"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as other:
+        assert other.stdout is not None
+        theirs = Path(other.stdout.readline().strip())
+        LogFolder().remove()
+        assert theirs.is_dir()
+        other.kill()
+    mine = LogFolder()
+
+    assert [*tmp_path.iterdir()] == [mine.path]
+    mine.remove()
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,51 @@
+"""The temporary folder of a driver's worker logs; folders that killed drivers left are removed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "heirloom-logs-"
+
+
+class LogFolder:
+    """A temporary folder that is locked as long as this process lives.
+
+    The system frees the lock of a killed process, and the next driver removes its folder.
+    """
+
+    def __init__(self) -> None:
+        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            _remove_if_stale(folder)
+        self.path, self._lock = _locked_folder()
+        while not self.path.is_dir():  # another driver removed it before it was locked
+            os.close(self._lock)
+            self.path, self._lock = _locked_folder()
+
+    def remove(self) -> None:
+        """Deletes the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _locked_folder() -> tuple[Path, int]:
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = os.open(path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return path, lock
+
+
+def _remove_if_stale(folder: Path) -> None:
+    """Deletes a folder of this user that no process holds."""
+    with suppress(OSError):  # removed meanwhile, another user's, or locked by its driver
+        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        try:
+            if os.fstat(lock).st_uid == os.getuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)

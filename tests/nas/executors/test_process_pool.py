@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nas.core.budget import Budget
-from nas.core.errors import ActionError, ConfigurationError, SearchInterruptedError
+from nas.core.errors import ActionError, ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
@@ -311,7 +311,11 @@ class TestDeaths:
         ("constructor", "kind", "line"),
         [
             ("configuration", ConfigurationError, r"^depth=7: must be at most 5$"),
-            ("raises", RuntimeError, r"the problem can't be built:\n(.|\n)*ZeroDivisionError: in the constructor"),
+            (
+                "raises",
+                HeirloomError,
+                r"can't build the problem: \w+\.__init__ raised ZeroDivisionError: in the constructor",
+            ),
         ],
     )
     def test_problem_that_cannot_be_built_ends_the_search(

@@ -145,6 +145,7 @@ def baseline(class_: type, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     recorded: dict[str, dict[str, Any]] = {
         "BatchTuner": {"points": [{"x": 1}]},
         "NniTuner": {"class_name": "Tuner"},
+        "RepeatingTuner": {"builtin": "TPE"},
         "TabularProblem": {"metrics": {"accuracy": {"column": "a"}}, "parameters": ["b"]},
         "WeightsFileProblem": {"name": "x"},
     }

@@ -124,7 +124,7 @@ def test_a_missing_static_objective_fails_the_trial() -> None:
     [trial], _ = search(LinearProblem, arguments={"error": "no such layer", "objective": "flops"})
 
     assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
-    assert "without flops; before training: ValueError: no such layer" in (trial.error or "")
+    assert "without flops; before training: LinearProblem.build raised ValueError: no such layer" in (trial.error or "")
 
 
 def test_a_measured_objective_is_not_deterministic() -> None:

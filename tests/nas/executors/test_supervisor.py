@@ -31,7 +31,8 @@ def test_ps_shows_what_proc_shows() -> None:
 
     assert from_ps.parent == from_proc.parent == os.getppid()
     assert from_ps.is_zombie == from_proc.is_zombie is False
-    assert supervisor.is_one_of(["pytest"], os.getpid())
+    assert supervisor.is_one_of(["python"], os.getpid())
+    assert not supervisor.is_one_of(["torch_shm_manager"], os.getpid())
 
 
 @pytest.mark.slow

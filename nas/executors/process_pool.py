@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +14,10 @@ from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerPool
 from nas.executors.worker_process import WorkerProcess
 from nas.training.messages import Assignment, JobStart, RuntimeSpec
+
+logger = logging.getLogger(__name__)
+LOG_INTERVAL_S = 1.0
+"""Seconds between two looks at the size of the slots' logs."""
 
 
 def visible_gpu(index: int, environment: Mapping[str, str]) -> str:
@@ -51,6 +57,9 @@ class ProcessPool(WorkerPool):
                 environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpus[slot % len(gpus)], os.environ)
             log = self._logs.path / f"slot-{slot}.log"
             self._workers.append(WorkerProcess(spec, environment, log))
+        self._is_closed = threading.Event()
+        self._shortener = threading.Thread(target=self._shorten_logs, name="heirloom-logs", daemon=True)
+        self._shortener.start()
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt on the worker of its slot."""
@@ -79,9 +88,20 @@ class ProcessPool(WorkerPool):
 
     def close(self) -> None:
         """Ends all workers."""
+        self._is_closed.set()
+        self._shortener.join()
         for worker in self._workers:
             worker.close()
         self._logs.remove()
+
+    def _shorten_logs(self) -> None:
+        while not self._is_closed.wait(LOG_INTERVAL_S):
+            for worker in self._workers:
+                try:
+                    worker.shorten_log()
+                except OSError as error:
+                    logger.warning("a slot's log stays long: %s", error)
+                    return
 
     def _worker_of(self, slot: int | None) -> WorkerProcess:
         return self._workers[(slot or 0) % len(self._workers)]

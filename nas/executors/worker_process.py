@@ -39,6 +39,8 @@ from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import Assignment, JobStart, RuntimeSpec
 
 logger = logging.getLogger(__name__)
+MAX_SLOT_LOG_BYTES = 16_000_000
+"""The size at which the log of a running order is cut to its last ``MAX_LOG_BYTES``."""
 INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
 OVERDUE = "the time budget was used up"
@@ -63,6 +65,7 @@ class WorkerProcess:
         self._spec = spec
         self._environment = environment
         self._log = log
+        self._log_lock = threading.Lock()
         self._process: SupervisedProcess | None = None
         self._connection: Connection | None = None
         self._send_lock = threading.Lock()
@@ -225,6 +228,15 @@ class WorkerProcess:
             timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [running, "interrupted"])
             timer.daemon = True
             timer.start()
+
+    def shorten_log(self) -> None:
+        """Cuts a long log to its end. What is written meanwhile may be lost."""
+        with self._log_lock:
+            if self._log.exists() and self._log.stat().st_size > MAX_SLOT_LOG_BYTES:
+                text = self._end_of_log()
+                self._log.write_bytes(b"")
+                with self._log.open("ab") as file:  # the worker appends too
+                    file.write(text)
 
     def close(self) -> None:
         """Ends the process. No other is started."""
@@ -398,12 +410,17 @@ class WorkerProcess:
             finally:
                 self._is_busy = False
 
-    def _store_log(self, path: str) -> None:
+    def _end_of_log(self) -> bytes:
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - MAX_LOG_BYTES))
-            text = file.read()
+            return file.read(MAX_LOG_BYTES)
+
+    def _store_log(self, path: str) -> None:
+        with self._log_lock:
+            text = self._end_of_log()
+            if text:
+                self._log.write_bytes(b"")
         if text:
-            self._log.write_bytes(b"")
             open_root(self._spec.url, self._spec.options).replace(path, text, durable=False)
 
 

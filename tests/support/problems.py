@@ -256,6 +256,7 @@ class TroubleProblem(Problem):
                 "leave",
                 "terminate",
                 "thread",
+                "flood",
             ),
             "seconds": Int(0, 1000),
         }
@@ -287,6 +288,11 @@ class TroubleProblem(Problem):
                 os.write(1, b"by write\n")
                 ctypes.CDLL(None).puts(b"by puts")
                 os.system("echo by a child process")
+            case "flood":
+                for number in range(seconds * 10):
+                    print(f"line {number}", "." * 2_000_000, flush=True)
+                    time.sleep(0.1)
+                print("the end", flush=True)
             case "raise":
                 raise ValueError("as the point says")
             case "exit":

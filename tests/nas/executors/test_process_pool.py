@@ -29,6 +29,7 @@ from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.storage.trial_log import MAX_LOG_BYTES
 from nas.training.messages import Assignment, RuntimeSpec
 from tests.support.problems import KnownTroubleProblem, TroubleProblem, TwiceProblem
 from tests.support.scripted_executor import ListTuner
@@ -621,6 +622,30 @@ def test_a_second_result_arrives(tmp_path: Path) -> None:
     assert result is not None
     assert result.metrics == {"score": 1.0}
     assert events[-2:] == [ExtraResult(0, "{'score': 2.0}"), JobLeftWorker(0)]
+
+
+@pytest.mark.slow
+def test_log_of_a_slot_is_bounded(
+    open_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that prints 80 MB uses a part of that in the temporary folder, and its log has the end."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shop, sizes, is_done = open_shop(), [0], threading.Event()
+
+    def watch() -> None:
+        while not is_done.wait(0.02):
+            sizes.extend(path.stat().st_size for path in tmp_path.glob("heirloom-logs-*/slot-0.log"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    [trial] = shop.run(("flood", 4))
+    is_done.set()
+    watcher.join()
+
+    log = shop.records.log(trial.number)
+    assert max(sizes) < 60_000_000
+    assert len(log) == MAX_LOG_BYTES
+    assert log.endswith("\nthe end\n")
 
 
 def test_log_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.output import complain, prepare_streams, show, tell
+from flows.cli.output import complain, prepare_streams, run_printing, show, tell
 from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
 from flows.cli.program import this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
@@ -66,6 +66,10 @@ def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[s
     The error of one multirun job does not end the others.
     """
     prepare_streams()
+    return run_printing(lambda: _run_jobs(config, body, argv))
+
+
+def _run_jobs(config: str, body: Callable[[Invocation], int], argv: Sequence[str] | None) -> int:
     statuses = [OK]
     try:
         arguments = Arguments.read(config, sys.argv[1:] if argv is None else argv)
@@ -153,7 +157,7 @@ def _refuse_unknown_keys(config: str, values: Mapping[str, Any]) -> None:
 
 def _guarded(body: Callable[[], int]) -> int:
     try:
-        return body()
+        return run_printing(body)
     except SearchInterruptedError as error:
         complain(str(error))
         return 128 + error.signal if error.signal else FAILED
@@ -162,9 +166,6 @@ def _guarded(body: Callable[[], int]) -> int:
         return MISTAKE
     except HeirloomError as error:
         complain(str(error))
-        return FAILED
-    except BrokenPipeError:  # standard output was closed (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exception, SystemExit) as error:
         if is_of_users_code(error):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
+from collections.abc import Callable
 
 from nas.core.redaction import clean, one_line, without_passwords
 
@@ -27,6 +29,17 @@ def tell(text: object) -> None:
 def complain(line: str) -> None:
     """Prints one line of Heirloom on standard error."""
     tell("heirloom: " + one_line(line))
+
+
+def run_printing(body: Callable[[], int]) -> int:
+    """Returns the exit status of a body, or 1 if ``| head`` closed standard output."""
+    try:
+        status = body()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at its end
+        return 1
+    return status
 
 
 def prepare_streams() -> None:

@@ -20,12 +20,11 @@ COMMANDS = {
 
 def run_script() -> int:
     """Runs the command that the first argument names, and returns its exit status."""
-    from flows.cli.output import complain, show
+    from flows.cli.output import complain, run_printing
 
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
-        show(_help())
-        return 0
+        return run_printing(_show_help)
     if name not in COMMANDS:
         complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}")
         return 2
@@ -34,7 +33,10 @@ def run_script() -> int:
     return main()
 
 
-def _help() -> str:
+def _show_help() -> int:
+    from flows.cli.output import show
+
     lines = [f"  {name:8}{does}" for name, does in COMMANDS.items()]
     example = "for example: heirloom search +tuner=evolution"
-    return "\n".join(["usage: heirloom COMMAND [OPTIONS]", example, "", *lines, "", "heirloom COMMAND --help: options"])
+    show("\n".join(["usage: heirloom COMMAND [OPTIONS]", example, "", *lines, "", "heirloom COMMAND --help: options"]))
+    return 0

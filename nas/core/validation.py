@@ -167,16 +167,18 @@ def path_in_errors(path: str) -> Iterator[None]:
         raise CorruptError(f"{path} can't be read: {error}") from error
 
 
-def check_int(name: str, value: object, least: int) -> None:
-    """Checks that a value is an integer of at least ``least``.
+def check_int(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Checks that a value is an integer from ``least`` to ``most``; None: without an upper limit.
 
     Raises:
         ConfigurationError: it is not. A bool is not an integer here.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):  # type: ignore[operator]
         is_integral = isinstance(value, float) and value.is_integer()
         remedy = f". Write {value:.0f}" if is_integral else ""
-        raise ConfigurationError(f"{name}={value!r}: must be a whole number of at least {least}{remedy}")
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigurationError(f"{name}={value!r}: must be a whole number {allowed}{remedy}")
 
 
 def check_seed(name: str, value: object, n_bits: int = 64) -> None:

@@ -17,6 +17,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.outliers import GREATEST
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
     from cmaes import CMA
 
+MAX_POPULATION = 10_000
+"""The largest population: a record can name a size, and each member takes memory."""
 _TRIES = 16
 
 
@@ -55,11 +58,8 @@ class CmaEsTuner(DonorTuner):
         donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        whole = isinstance(population_size, int) and not isinstance(population_size, bool)
-        if population_size is not None and (not whole or population_size < 3):
-            raise ConfigurationError(
-                f"tuner.population_size={population_size!r}: must be a whole number of at least 3, or null"
-            )
+        if population_size is not None:
+            check_int("tuner.population_size", population_size, 3, MAX_POPULATION)
         if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma <= 1:
             raise ConfigurationError(f"tuner.sigma={sigma!r}: must be a number over 0 and at most 1")
         try:

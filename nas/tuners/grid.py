@@ -14,6 +14,9 @@ from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
 
+MAX_RESOLUTION = 10_000
+"""The largest resolution: a record can name one, and each value takes memory."""
+
 
 class GridTuner(DonorTuner):
     """Proposes the points of a grid in order, the last parameter fastest; STOP after the last.
@@ -30,7 +33,7 @@ class GridTuner(DonorTuner):
         self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5, donor: str = "none"
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        check_int("resolution", resolution, 1)
+        check_int("tuner.resolution", resolution, 1, MAX_RESOLUTION)
         self.resolution = resolution
         self._points: list[Point] = []  # a cache: the first points of the grid
         self._rest = grid(space, resolution)

@@ -24,6 +24,8 @@ from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point
 
+MAX_MEMBERS = 10_000
+"""The largest population: a record can name a size, and each member takes memory."""
 _MAX_DRAWS = 2000
 """The number of random points in which a decision is searched; conditional ones may be rare."""
 
@@ -67,7 +69,7 @@ class PbtTuner(Tuner):
         synchronous: bool = False,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_int("population_size", population_size, 2)
+        check_int("tuner.population_size", population_size, 2, MAX_MEMBERS)
         for name, value, low, high in (("fraction", fraction, 0.0, 0.5), ("resample", resample, 0.0, 1.0)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigurationError(f"{name}={value!r}: must be a number from {low} to {high}")

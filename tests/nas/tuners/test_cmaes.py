@@ -64,7 +64,9 @@ def test_conditional_decisions() -> None:
     assert min(t.metrics["loss"] for t in trials) < 0.05
 
 
-@pytest.mark.parametrize("wrong", [{"population_size": 2}, {"sigma": 0}, {"donor": "father"}])
+@pytest.mark.parametrize(
+    "wrong", [{"population_size": 2}, {"population_size": 10**9}, {"sigma": 0}, {"donor": "father"}]
+)
 def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):

@@ -66,7 +66,7 @@ def test_grid_answers_any_number() -> None:
     assert [a.point for a in answers if isinstance(a, Proposal)] == [points[40], points[3], points[17]]
 
 
-@pytest.mark.parametrize("resolution", [0, -1, 2.5, True])
+@pytest.mark.parametrize("resolution", [0, -1, 2.5, True, 10**9])
 def test_invalid_resolutions_are_refused(resolution: Any) -> None:
     """A resolution must be a whole number of at least 1."""
     with pytest.raises(ConfigurationError, match="resolution"):

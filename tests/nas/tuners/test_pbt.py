@@ -123,7 +123,10 @@ def decided(space: ParameterSpace) -> set[str]:
     return {decision.name for _ in range(500) for decision in space.decisions(space.sample(rng))}
 
 
-@pytest.mark.parametrize("wrong", [{"population_size": 1}, {"fraction": 0.6}, {"factor": 1}, {"perturbed": "rate"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"population_size": 1}, {"population_size": 10**9}, {"fraction": 0.6}, {"factor": 1}, {"perturbed": "rate"}],
+)
 def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,7 +65,10 @@ class Folder:
 
     def edit(self, name: str, change: Callable[[str], str] = lambda source: source + "# changed\n") -> None:
         """Changes a file, and forgets the modules as a new process would."""
-        (self.path / name).write_text(change((self.path / name).read_text()))
+        file = self.path / name
+        began_s = file.stat().st_mtime
+        file.write_text(change(file.read_text()))
+        os.utime(file, (began_s + 2, began_s + 2))  # in the same second Python takes equal sizes for equal files
         forget()
 
     def run(self, n_trials: int, **more: Any) -> Summary:

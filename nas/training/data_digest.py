@@ -6,6 +6,7 @@ Their content is part of a search's identity; their paths are not.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +33,8 @@ def contents(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, st
     digests: dict[str, str] = {}
     for name in sorted(names):
         value = arguments.get(name)
-        if isinstance(value, str) and (path := Path(value)).is_file():
+        if isinstance(value, str) and os.path.isfile(value):  # False for any text that can't be a path
+            path = Path(value)
             try:
                 status = path.stat()
                 digests[name] = _digest(path.resolve(), status.st_size, status.st_mtime_ns)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -169,6 +170,15 @@ def test_other_changes_are_told(folder: Folder, caplog: pytest.LogCaptureFixture
     assert told[0] == "the content of problem.table changed since session 1: scores may not be comparable"
     assert told[1].startswith("versions changed since session 1: torch 1.13.1 to ")
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "a\0b"], ids=["long", "null"])
+def test_a_text_that_is_no_path(folder: Folder, text: str) -> None:
+    """Arguments that can't be the name of a file are texts."""
+    search = replace(SEARCH, problem=Spec("own_problem.Own", {"table": text}))
+    found = run_search(search, root=folder.root, name="s", budget=Budget(trials=1), finalists=1)
+
+    assert found.winner is not None
 
 
 def test_a_session_records_its_code(folder: Folder) -> None:

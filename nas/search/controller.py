@@ -361,7 +361,7 @@ class SearchController:
             self._enforce_budget(stage)
             while (finalist := self._next_final(stage, remaining)) is not None:
                 remaining.remove(finalist)
-                index = sum(t.stage == stage.name for t in self.trials)
+                index = sum(t.stage == stage.name and t.retry_of is None for t in self.trials)
                 self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed))
             self._submit_ready(stage, n_slots)
             if self._slots.n_active:  # no trial runs if a submitted one failed at once: its donor has no weights

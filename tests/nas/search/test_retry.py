@@ -19,6 +19,7 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
+from nas.storage.maintenance.inventory import read_inventory
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.job import Job
@@ -70,7 +71,8 @@ class Sessions:
         Breakable.trained.clear()
         search = Search(problem=Spec.of(problem), tuner=TUNER, deterministic=more.pop("deterministic", False))
         budget = Budget(jobs=n_trials) if more.pop("jobs", False) else Budget(trials=n_trials)
-        return run_search(search, root=self.root, name="s", budget=budget, finalists=2, **more)
+        finalists = more.pop("finalists", 2)
+        return run_search(search, root=self.root, name="s", budget=budget, finalists=finalists, **more)
 
     @property
     def records(self) -> Records:
@@ -177,6 +179,19 @@ def test_failed_finals_and_searches_without_a_score(sessions: Sessions) -> None:
     }  # fmt: skip
     assert found.winner is not None
     assert found.winner.metrics["score"] == max(t.metrics["score"] for t in finals.values() if t.metrics)
+
+
+def test_finals_after_a_retry_count_without_it(sessions: Sessions) -> None:
+    """A final proposed after the retry of another one has the next index, so the records are in order."""
+    sessions.run(6, 7)
+    sessions.run(6, retry="failed")
+    found = sessions.run(6, finalists=4)
+    finals = sorted((t for t in found.lineage if t.stage == "final"), key=lambda t: t.number)
+
+    assert [t.index for t in finals if t.retry_of is None] == list(range(len(finals) - 1))
+    assert [t.retry_of for t in finals if t.retry_of is not None] == [7]
+    assert len({t.seed for t in finals if t.retry_of is None}) == len(finals) - 1
+    assert not read_inventory(sessions.records.files).damages
 
 
 def test_in_jobs_that_request_trials_a_retry_is_a_job_of_its_own(sessions: Sessions) -> None:

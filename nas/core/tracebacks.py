@@ -42,9 +42,9 @@ def error_line(error: BaseException) -> str:
     """
     name, notes = type(error).__name__, getattr(error, "__notes__", ())
     if (note := next((note for note in notes if f" raised {name}" in note), None)) is not None:
-        return _ends(note)
+        return ends_of(note)
     where = _method(error, _is_users) or _method(error, lambda file: file.startswith(_SHIPPED))
-    described = ": ".join(filter(None, [name, _ends(_text(error))]))
+    described = ": ".join(filter(None, [name, ends_of(_text(error))]))
     return described if where is None else f"{where} raised {described}"
 
 
@@ -70,8 +70,8 @@ def _text(error: BaseException) -> str:
         return "(its text can't be shown)"
 
 
-def _ends(text: str) -> str:
-    """Returns the first and the last line of a text as one line."""
+def ends_of(text: str) -> str:
+    """Returns the first and the last line of a text as one line of bounded length."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = " ... ".join([*lines[:1], *lines[1:][-1:]])
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"

@@ -170,8 +170,8 @@ class _TrialServer:
         self._serve(0.0)  # requests sent before the end
         self._process.drain()
         if status:
-            last = f": {self._process.last_line}" if self._process.last_line else ""
-            raise TrialProcessError(f"the trial command ended {_status_text(status)}{last}")
+            told = [f"the trial command ended {_status_text(status)}", self._process.ending]
+            raise TrialProcessError(": ".join(filter(None, told)))
         if self._run is not None:
             self._run.finish()  # without a result: the trial is FAILED
 

@@ -13,10 +13,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from itertools import dropwhile
 from types import TracebackType
 from typing import Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.tracebacks import ends_of
 from nas.executors.supervised_process import SupervisedProcess
 
 KEEPALIVE_S = 5.0
@@ -24,7 +26,8 @@ CHUNK = 1 << 16
 MAX_LINE = 8 << 20
 """Bytes of a request: NNI's longest result, with any escapes."""
 DRAIN_S = 5.0
-TAIL = 400
+TAIL = 10_000
+TRACEBACK = "Traceback (most recent call last):\n"
 _SOCKET = "job"
 _MAX_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 """The system's limit for the path of a socket."""
@@ -140,9 +143,13 @@ class TrialProcess:
         return 128 - status if status is not None and status < 0 else status
 
     @property
-    def last_line(self) -> str:
-        """Last line of the output that is not empty."""
-        return next((line for line in reversed(self._tail.splitlines()) if line.strip()), "")
+    def ending(self) -> str:
+        """Both ends of the error that ended a Python program; else the last line of output."""
+        _, found, shown = self._tail.rpartition(TRACEBACK)
+        lines = [line for line in shown.splitlines() if line.strip()]
+        if found:
+            return ends_of("\n".join(dropwhile(lambda line: line.startswith(" "), lines)))
+        return ends_of("\n".join(lines[-1:]))
 
     @contextlib.contextmanager
     def kept_alive(self) -> Iterator[None]:

@@ -112,6 +112,12 @@ def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
     [
         ("import nni\nnni.get_next_parameter()\n", Reason.NO_METRIC, "without default"),
         ("import nni\nnni.get_next_parameter()\nraise ValueError('boom')\n", Reason.EXCEPTION, "ValueError: boom"),
+        (
+            "import nni\nnni.get_next_parameter()\nraise ValueError('no such layer\\n  a list\\nsee the manual')\n",
+            Reason.EXCEPTION,
+            "exit status 1: ValueError: no such layer ... see the manual",
+        ),
+        ("print('a hint'); raise SystemExit('use --lr')\n", Reason.EXCEPTION, "exit status 1: use --lr"),
         ("import os\nos.kill(os.getpid(), 9)\n", Reason.EXCEPTION, "SIGKILL"),
         ("import nni\nnni.report_final_result(1)\n", Reason.EXCEPTION, "get_next_parameter"),
         ("import nni\nnni.get_next_parameter()\nnni.report_final_result([1])\n", Reason.NO_METRIC, "without default"),

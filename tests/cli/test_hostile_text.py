@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from nas.core.redaction import clean
 from tests.support.commands import Command, Done
+from tests.support.nni_experiments import ExperimentFolder
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.slow
 
@@ -72,3 +76,36 @@ def test_every_command_is_clean(tmp_path: Path, variables: dict[str, str]) -> No
         assert "Traceback" not in done.out + done.err or "trial 1 " in done.out or "ValueError" in done.out
         assert variables == {} or (done.out + done.err).isascii()
     assert "ValueError" in shown[0].err + shown[5].out
+
+
+def test_foreign_programs_are_clean(tmp_path: Path) -> None:
+    """On an ASCII terminal, so do commands for experiments of NNI and templates of Rafiki."""
+    experiment = ExperimentFolder(
+        tmp_path / "here",
+        code=f"import nni\nnni.get_next_parameter()\nraise ValueError('{ODD}')\n",
+        space={"word" + ODD.encode().decode("unicode_escape"): {"_type": "uniform", "_value": [0, 1]}},
+    )
+    config = experiment.write(maxTrialNum=2)
+    for file in (EXAMPLES / "05_rafiki_template").iterdir():
+        shutil.copy(file, experiment.folder)
+    for name in ("train.csv", "val.csv"):
+        (experiment.folder / name).write_text("0,1\n1,0\n")
+    template = experiment.folder / "linear.py"
+    first = "        inputs, classes = self._load(dataset_path)"
+    source = template.read_text(encoding="utf-8").replace(first, f"        raise ValueError('{ODD}')", 1)
+    template.write_text(source, encoding="utf-8")
+
+    def run(module: str, *arguments: str) -> Done:
+        with Command(experiment.folder, *arguments, module=module, **ASCII) as process:
+            return process.wait(60)
+
+    shown = [
+        run("flows.nni", "--config", str(config), "--root", "root", "runner=debug"),
+        run("nas.compat.rafiki", "linear.py", "--MODEL_TRIAL_COUNT=1"),
+    ]
+
+    for done in shown:
+        assert done.status == 1
+        assert "ValueError" in done.out + done.err
+        assert clean(done.out + done.err) == done.out + done.err
+        assert (done.out + done.err).isascii()

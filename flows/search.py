@@ -54,10 +54,10 @@ def search(invocation: Invocation, engine: Engine) -> int:
     name = search_name(invocation, prepared.default_name, definition, prepared.problem.data_arguments)
     check_name(name)
     context = engine.open(invocation, machine, name)
-    import_weights(context.records, definition.init)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
     pipeline = SearchPipeline(prepared, context.records, budget, finalists=finalists, retention=retention)
+    import_weights(context.records, definition.init)
     return engine.run(pipeline, context)
 
 

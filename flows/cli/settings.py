@@ -18,7 +18,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan
 from nas.core.validation import check_int
 from nas.executors.simulated import Workers
-from nas.search.definition import Search
+from nas.search.definition import Search, read_retry
 from nas.search.search_init import SearchInit
 from nas.storage.maintenance.gc.retention import Retention
 from nas.tuners.shared.constrained import checked_limits
@@ -303,14 +303,13 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     every_s = values["resume_every_s"]
     if isinstance(every_s, bool) or not isinstance(every_s, int | float) or not every_s >= 0:
         raise ConfigurationError(f"resume_every_s={every_s!r}: must be a number of seconds, 0 or more")
-    if values.get("retry") not in (None, "failed"):
-        raise ConfigurationError(f"retry={values['retry']!r}: must be failed, to run FAILED trials again")
+    retries_failed = read_retry(values.get("retry"), deterministic=values.get("deterministic") is True)
     if values["code"] not in (None, "changed"):
         raise ConfigurationError(f"code={values['code']!r}: must be changed, to go on with other code")
     return Limits(
         takeover=switch(values, "takeover"),
         code_may_change=values["code"] == "changed",
-        retries_failed=values.get("retry") == "failed",
+        retries_failed=retries_failed,
         resume_every_s=float(every_s),
         **counts,
     )

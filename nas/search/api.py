@@ -10,7 +10,7 @@ from typing import Any, Literal
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
-from nas.search.definition import Search
+from nas.search.definition import Search, read_retry
 from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline, Summary, run_in_process
@@ -55,16 +55,17 @@ def run_search(
         raise ConfigurationError(
             f"slots={search.slots}: must be 1 with deterministic=true: run_search runs one trial at a time"
         )
+    retries_failed = read_retry(retry, deterministic=search.deterministic)
     prepared = replace(search, slots=1).build()
     files: BlobStore = open_root(root, options).subfolder(check_name(name or prepared.default_name))
     records = open_records(files)
-    claim_identity(records, prepared)
     pipeline = SearchPipeline(prepared, records, budget or Budget(), finalists=finalists, retention=retention)
     if pipeline.budget.gpu_hours is not None:
         raise ConfigurationError(
             f"budget.gpu_hours={pipeline.budget.gpu_hours}: needs a GPU: run_search trains on the CPU"
         )
-    retries = retry == "failed" and bool(pipeline.failed())
+    claim_identity(records, prepared)
+    retries = retries_failed and bool(pipeline.failed())
     end = None if retries else pipeline.ended_by()
     found = session_code(
         records, prepared, allow_changes=code == "changed", is_finished=end is not None, notify=logger.warning

@@ -221,6 +221,19 @@ class PreparedSearch:
         return {"format": FORMAT, "identity": self.identity, "metrics": metrics, **about, **data}
 
 
+def read_retry(retry: object, *, deterministic: bool) -> bool:
+    """Returns whether FAILED trials run again (the option ``retry``).
+
+    Raises:
+        ConfigurationError: the value is invalid, or the search is deterministic.
+    """
+    if retry not in (None, "failed"):
+        raise ConfigurationError(f"retry={retry!r}: must be failed, to run FAILED trials again")
+    if retry is not None and deterministic:
+        raise ConfigurationError("retry=failed: must not be given with deterministic=true. Start another search")
+    return retry is not None
+
+
 def compared(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of ``search.json`` that every session of a search has in common."""
     metrics = [f"{metric['name']} ({metric['direction']})" for metric in record["metrics"]]

@@ -126,12 +126,7 @@ class SearchPipeline:
 
         Args:
             trials: All trials; None: they are read.
-
-        Raises:
-            ConfigurationError: the search is deterministic.
         """
-        if self.prepared.search.deterministic:
-            raise ConfigurationError("retry=failed: must not be given with deterministic=true. Start another search")
         trials = self.records.load()[0] if trials is None else trials
         repeated = {trial.retry_of for trial in trials}
         return [t for t in trials if t.state == State.FAILED and t.number not in repeated]

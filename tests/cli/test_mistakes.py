@@ -182,6 +182,10 @@ MISTAKES = {
         (*DEBUG[:-1], "deterministic=true", "budget.hours=1"),
         "budget.hours does not go with deterministic=true",
     ),
+    "deterministic_retry": (
+        (*DEBUG, "deterministic=true", "retry=failed"),
+        "retry=failed: must not be given with deterministic=true",
+    ),
     "deterministic_threads": (
         (*TIMED, "runner=threads", "deterministic=true", "slots=2"),
         "deterministic=true with runner=threads needs slots=1, not 2",

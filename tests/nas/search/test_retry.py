@@ -209,10 +209,21 @@ def test_in_jobs_that_request_trials_a_retry_is_a_job_of_its_own(sessions: Sessi
 
 def test_a_deterministic_search_refuses(sessions: Sessions) -> None:
     """A retry would change the table, so it does not go with ``deterministic=true``."""
-    sessions.run(2, 1, deterministic=True)
+    for is_begun in (False, True):
+        with pytest.raises(ConfigurationError, match="retry=failed: must not be given with deterministic=true"):
+            sessions.run(2, deterministic=True, retry="failed")
+        assert (sessions.records.header() is not None) == is_begun
+        sessions.run(2, 1, deterministic=True)
 
-    with pytest.raises(ConfigurationError, match="retry=failed: must not be given with deterministic=true"):
-        sessions.run(2, deterministic=True, retry="failed")
+
+@pytest.mark.parametrize("options", [{"retry": "lost"}, {"budget": Budget(gpu_hours=1.0)}, {"finalists": 0}])
+def test_invalid_options_begin_no_search(sessions: Sessions, options: dict[str, Any]) -> None:
+    """Nothing is written before all options are checked."""
+    search = Search(problem=Spec.of(Breakable), tuner=TUNER)
+
+    with pytest.raises(ConfigurationError):
+        run_search(search, root=sessions.root, name="s", **options)
+    assert sessions.records.header() is None
 
 
 @pytest.mark.parametrize("changes", [{"retry_of": 1}, {"index": 1}, {"learned": (0,)}, {"retry_of": 5}])

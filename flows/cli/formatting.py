@@ -35,8 +35,10 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def masked(override: str) -> str:
-    """Returns an override with ``storage.options`` values and passwords in URLs masked."""
-    return without_passwords(re.sub(r"^(\+*storage\.options[^=]*)=.*", r"\1=***", override, flags=re.DOTALL))
+    """Returns an override with passwords in URLs, and values of options of file systems, masked."""
+    return without_passwords(
+        re.sub(r"^(\+*(?:storage|problem)\.\w*options\b[^=]*)=.*", r"\1=***", override, flags=re.DOTALL)
+    )
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -84,7 +84,8 @@ def _words(group: str, spec: Spec, arguments: Mapping[str, Any], keys: Set[str])
 
     words = {}
     for key in sorted(keys):
-        is_secret = key in _declared("data", spec) and isinstance(arguments[key], Mapping)
+        may_be_secret = key in _declared("data", spec) or key.endswith("options")
+        is_secret = may_be_secret and isinstance(arguments[key], Mapping)
         words[f"{group}.{key}"] = "" if is_secret else override(f"{group}.{key}", arguments[key])
     return [masked(word) if 0 < len(word) <= MAX_SHOWN else f"{key}=..." for key, word in words.items()]
 

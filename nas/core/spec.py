@@ -92,10 +92,10 @@ class Spec:
             raise ConfigurationError(self._describe_mismatch(class_, len(injected), more, str(error))) from error
         try:
             return class_(*injected, **self.arguments, **more)
-        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, HeirloomError) or not self.target.startswith("nas."):
                 raise
-            given = ", ".join(f"{name}={short_repr(value)}" for name, value in self.arguments.items())
+            given = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
             raise ConfigurationError(
                 f"{self.target}: {given}: must have the types of its arguments ({type(error).__name__}: {error}). "
                 "Compare them with its docstring"
@@ -120,3 +120,12 @@ class Spec:
                 return f"{self.target} has no argument {name}{f', did you mean {near[0]}?' if near else ''}{what}"
         missing = [n for n, v in own.items() if v is inspect.Parameter.empty and n not in self.arguments]
         return f"{self.target} needs {', '.join(missing)}{what}" if missing else f"{self.target}: {error}{what}"
+
+
+def _shown(value: object) -> str:
+    """Returns a short text of an argument without values of mappings, which may be secrets."""
+    if isinstance(value, Mapping):
+        return "{...}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value[:6]))}{', ...' if len(value) > 6 else ''}]"
+    return short_repr(value)

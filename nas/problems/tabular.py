@@ -61,6 +61,10 @@ class TabularProblem(Problem):
         if not table or not metrics:
             missing = "problem.table=FILE" if not table else "problem.metrics.NAME.column=COLUMN"
             raise ConfigurationError(f"problem=tabular: must have a table (parquet or csv) and metrics. Add {missing}")
+        if not isinstance(metrics, Mapping) or not all(isinstance(kind, Mapping) for kind in metrics.values()):
+            raise ConfigurationError(
+                "problem.metrics: must have a mapping for each metric. Write problem.metrics.NAME.column=COLUMN"
+            )
         self._table_url = str(table)
         self._options = checked_options("problem.options", options)
         self._parameters = list(parameters)

@@ -97,7 +97,7 @@ def everything(folder: Path) -> dict[Path, bytes]:
 
 
 def arguments_of(class_: type) -> list[str]:
-    injected = ("self", "metrics", "seed", *(("space",) if issubclass(class_, Tuner) else ()))
+    injected = () if issubclass(class_, Problem) else ("metrics", "seed", "space")
     return [name for name in inspect.signature(class_).parameters if name not in injected]
 
 

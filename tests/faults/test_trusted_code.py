@@ -141,4 +141,6 @@ def test_data_is_named_again() -> None:
         trusted_spec("problem", found, invocation())
     assert trusted_spec("problem", found, invocation(problem=named)).arguments == {**named, "n_epochs": 3}
     assert repeated_words("problem", Spec(target, {"data_root": HOME, "data_options": None})) == []
+    own = Spec("my.Problem", {"table_options": {"key": "secret"}})
+    assert repeated_words("problem", own) == ["problem._target_=my.Problem", "problem.table_options=..."]
     assert trusted_spec("problem", {"target": target, "arguments": {"data_root": HOME}}, invocation()).arguments

@@ -42,13 +42,13 @@ class ParentRule:
             text: ``none``, or names separated by commas; a name that ends in ``/`` has a folder. None: the default.
 
         Raises:
-            ConfigurationError: a name is empty.
+            ConfigurationError: a name is empty, or this is no text.
         """
         if text is None:
             return cls()
         if text == "none":
             return cls((), ())
-        names = [name.strip() for name in text.split(",")]
+        names = [name.strip() for name in text.split(",")] if isinstance(text, str) else [""]
         if not all(name.rstrip("/") for name in names):
             raise ConfigurationError(f"--parents={text}: must be none, or names such as prev_id,restore_dir/")
         return cls(

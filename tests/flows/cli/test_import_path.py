@@ -72,14 +72,17 @@ def test_printed_commands_repeat_the_call(
     is_odd = words[0].startswith("/odd")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", words[0])
-    monkeypatch.setattr(sys, "orig_argv", [*words, "+tuner=random", "storage.options.key=secret"])
+    given = ["+tuner=random", "storage.options.key=secret", "problem.data_options={a: secret}"]
+    monkeypatch.setattr(sys, "orig_argv", [*words, *given])
     program = words[1] if module is None else f"/somewhere/{module.rpartition('.')[2]}.py"
-    monkeypatch.setattr(sys, "argv", [program, "+tuner=random", "storage.options.key=secret"])
+    monkeypatch.setattr(sys, "argv", [program, *given])
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None if module is None else SpecOf(module))
 
     shown = "/odd/python3" if is_odd else "python"
     assert command("report") == report.format(exe=shown)
-    assert this_command().startswith(f"{this.format(exe=shown)} +tuner=random 'storage.options.key=***'")
+    assert this_command().startswith(
+        f"{this.format(exe=shown)} +tuner=random 'storage.options.key=***' 'problem.data_options=***'"
+    )
 
 
 class SpecOf:

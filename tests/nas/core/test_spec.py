@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import pickle
 import re
 from abc import ABC, abstractmethod
@@ -153,3 +154,27 @@ def test_own_error_of_the_constructor_is_raised() -> None:
     """The constructor's own error is raised unchanged."""
     with pytest.raises(ConfigurationError, match=r"^size=9: must be smaller$"):
         Spec.of(Refusing, size=9).build()
+
+
+@pytest.mark.parametrize(("error", "raised"), [("KeyError", KeyError), ("TypeError", ConfigurationError)])
+def test_only_errors_of_values_are_mistakes(
+    error: str, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in Heirloom's own constructor is raised as it is, unless an argument's type may be its cause."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise getattr(builtins, error)("x")
+
+    monkeypatch.setattr(EvolutionTuner, "__init__", fail)
+    with pytest.raises(raised):
+        Spec(EVOLUTION).build(SPACE, (METRIC,), seed=3)
+
+
+def test_options_are_not_shown() -> None:
+    """The error about an argument's type repeats no value of a mapping, at any depth."""
+    arguments = {"table": "t", "metrics": {"a": {}}, "options": {"key": "SECRET"}, "parameters": [{"key": "SECRET"}, 1]}
+    shown = r"table='t', metrics=\{\.\.\.\}, options=\{\.\.\.\}, parameters=\[\{\.\.\.\}, 1\], known=3"
+    with pytest.raises(ConfigurationError, match=shown) as caught:
+        Spec("nas.problems.tabular.TabularProblem", {**arguments, "known": 3}).build()
+
+    assert "SECRET" not in str(caught.value)

@@ -359,18 +359,16 @@ class SearchController:
         while True:
             self.collect_garbage()
             self._enforce_budget(stage)
+            before = len(self.trials), len(self._waiting)
             while (finalist := self._next_final(stage, remaining)) is not None:
                 remaining.remove(finalist)
                 index = sum(t.stage == stage.name and t.retry_of is None for t in self.trials)
                 self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed))
             self._submit_ready(stage, n_slots)
-            if self._slots.n_active:  # no trial runs if a submitted one failed at once: its donor has no weights
+            if self._slots.n_active:
                 self._handle(self._next_event(stage))
-                continue
-            unfinished = self._waiting_in(stage)
-            left = [*map(self._parent_in_plan, unfinished), *remaining]
-            if not any(self._enforcer.may_start(stage, parent=parent) for parent in left):
-                return not left
+            elif (len(self.trials), len(self._waiting)) == before:  # else a submitted one failed at once
+                return not (remaining or self._waiting_in(stage))
 
     def _slots_per_trial(self, n_trials: int | None, n_remaining: int) -> int:
         """Returns the number of slots whose torch threads each trial of a later stage gets."""
@@ -382,7 +380,7 @@ class SearchController:
         """Returns the finalist to propose now; with hours, the first that starts at once and fits."""
         if not self._settings.budget.is_timed:
             return next(iter(finalists), None)
-        n_waiting = len(self._waiting_in(stage))
+        n_waiting = sum(self._can_start(stage, trial) for trial in self._waiting_in(stage))
         if len(self._slots.running) + n_waiting >= self._executor.slots:
             return None
         return next((t for t in finalists if self._enforcer.may_start(stage, n_waiting, parent=t)), None)
@@ -406,15 +404,19 @@ class SearchController:
         donors = (donor for donor in trial.proposal.weight_donors if isinstance(donor, int))
         return all(self.trials[source].is_finished for source in (*trial.parents, *donors))
 
+    def _can_start(self, stage: Stage, trial: Trial) -> bool:
+        """Returns whether a waiting trial is ready, and there is time for it."""
+        return self._is_ready(trial) and self._enforcer.may_start(stage, parent=self._parent_in_plan(trial))
+
     def _submit_ready(self, stage: Stage, n_slots: int = 1) -> None:
         """Submits ready trials in the order proposed, as slots and time allow.
 
         A trial that may have crashed the driver runs first and alone. Each trial gets the torch threads of ``n_slots``.
         """
-        waiting = [trial.number for trial in self._waiting_in(stage)]
-        isolated = self._crash_tracker.to_isolate(waiting)
+        waiting = self._waiting_in(stage)
+        isolated = self._crash_tracker.to_isolate(t.number for t in waiting if self._can_start(stage, t))
         running, n_without_slot = self._slots.running, 0
-        for number in isolated or waiting:
+        for number in isolated or [trial.number for trial in waiting]:
             if running and (isolated or self._crash_tracker.to_isolate(running.values())):
                 return
             trial = self.trials[number]

@@ -460,6 +460,27 @@ def test_a_final_that_the_ratio_cannot_fit_is_not_begun(declared: float | None) 
     assert (n_stopped == 0 and n_skipped > 0) if declared else n_stopped > 0
 
 
+class TwoPoints(PaperProblem):
+    """The better of its two points takes eleven times as long."""
+
+    space = ParameterSpace({"x": Int(17, 18)})
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("bound", ["hours", "gpu_hours"])
+def test_a_waiting_final_without_time_holds_up_no_other(bound: str) -> None:
+    """An interrupted final that no longer fits stays WAITING, and the next finalist is trained on the only slot."""
+    problem = Spec.of(TwoPoints, seconds=100.0, spread=1.0, ratio=2.0, declared=2.0)
+    budgets = [Budget(trials=2, at_deadline="stop", **{bound: seconds / 3600}) for seconds in (9000.0, 300.0)]
+    paper = Paper(problem, budgets[0], PLANS["two_stage"], workers=Workers(have_gpus=True))
+    with pytest.raises(SearchInterruptedError):
+        paper.run(stop_after=2)
+    summary = paper.run(budgets[1])
+
+    finals = {t.point["x"]: t.state for t in summary.lineage if t.stage == "final"}
+    assert finals == {18: State.WAITING, 17: State.COMPLETE}
+
+
 def test_a_budget_too_small_for_a_trial_ends_in_time() -> None:
     """The first trials are stopped at the deadline, and there is no winner, as no trial has weights."""
     paper = two_stage(0.01, slots=2, at_deadline="stop")

@@ -20,8 +20,9 @@ from nas.core.point import Point
 from nas.core.policy import Policy, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
 from nas.executors.events import Event, ExecutorFailed, Finished, StopRequested
-from nas.search.admission import trial_seed
+from nas.search.admission import retrain, trial_seed
 from nas.search.controller import ControllerSettings, SearchController
+from nas.search.crash_tracker import CrashTracker
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
@@ -1154,6 +1155,39 @@ class TestFinal:
         )
 
         assert controller.trials[1].reason == Reason.PARENT
+
+    @pytest.mark.timeout(30)
+    @pytest.mark.parametrize("crashes", [{}, {2: 2}])
+    def test_final_that_is_not_ready_holds_up_no_other(self, records: Records, crashes: dict[int, int]) -> None:
+        """A final whose finalist lost its result stays WAITING, even one that must run alone. Others are trained."""
+        controller = make_controller(records, ScriptedExecutor(records), ListTuner((), ()), settings=up_to(2))
+        controller.search(SEARCH)
+        records.propose(retrain(controller.trials[0], FINAL, 0, controller.trials, seed=0))
+        records.files.delete("trials/000000.result.json")
+        again = make_controller(
+            records,
+            ScriptedExecutor(records, session=2),
+            None,
+            settings=ControllerSettings(budget=Budget(hours=99.0)),
+            crash_tracker=CrashTracker(crashes),
+        )
+
+        assert not again.train_finalists(FINAL, [controller.trials[1]])
+        finals = [trial for trial in again.trials if trial.stage == "final"]
+        assert [(t.parents, t.state) for t in finals] == [((0,), State.WAITING), ((1,), State.COMPLETE)]
+
+    @pytest.mark.timeout(30)
+    def test_trial_to_isolate_waits_for_its_donor(self, records: Records) -> None:
+        """A trial that must run alone does not hold up the donor whose result was lost."""
+        make_controller(records, ScriptedExecutor(records), ListTuner((), (0,)), settings=up_to(2)).search(SEARCH)
+        for number in (0, 1):
+            records.files.delete(f"trials/{number:06d}.result.json")
+        again = ScriptedExecutor(records, session=2)
+        make_controller(records, again, ListTuner(), settings=up_to(2), crash_tracker=CrashTracker({1: 2})).search(
+            SEARCH
+        )
+
+        assert again.order == [0, 1]
 
     def test_lost_finalist_runs_again(self, records: Records) -> None:
         """A worker lost in the final stage costs an attempt, not the finalist."""

@@ -52,7 +52,9 @@ class ProcessState:
         self._folder = os.open(".", os.O_RDONLY)  # usable even if the folder is removed
         self._streams = [(fd, _identity(fd), os.dup(fd)) for fd in (0, 1, 2)]
         self._settings = SavedSettings(_settings())
-        self._containers = [(container, container.copy()) for container in _containers()]
+        self._containers = [
+            (owner, name, getattr(owner, name), getattr(owner, name).copy()) for owner, name in _containers()
+        ]
         self._users = _users()
         self._threads = set(threading.enumerate())
 
@@ -86,10 +88,11 @@ class ProcessState:
             if _identity(fd) != identity:
                 os.dup2(copy, fd)
         os.fchdir(self._folder)
-        for container, content in self._containers:
+        for owner, name, container, content in self._containers:
             if container != content:
                 container.clear()
                 container.extend(content) if isinstance(container, list) else container.update(content)
+            setattr(owner, name, container)
         warnings._filters_mutated()  # type: ignore[attr-defined]  # the interpreter caches decisions
         _pop_modes()
         self._settings.restore()
@@ -162,7 +165,7 @@ def _settings() -> Iterable[Setting]:
     names = ("stdin", "stdout", "stderr", "excepthook", "displayhook", "unraisablehook", "dont_write_bytecode")
     yield from attributes(sys, *names)
     yield from attributes(threading, "excepthook")
-    yield from attributes(warnings, "showwarning")
+    yield from attributes(warnings, "showwarning", "formatwarning", "_showwarnmsg_impl")
     yield from attributes(tempfile, "tempdir")
     yield from attributes(multiprocessing.context._default_context, "_actual_context")
     yield from attributes(logging.root.manager, "disable")
@@ -172,13 +175,14 @@ def _settings() -> Iterable[Setting]:
     yield from torch_settings()
 
 
-def _containers() -> Iterable[Any]:
-    """Yields lists and dictionaries whose content is restored."""
-    yield from (os.environ, sys.path, sys.meta_path, sys.path_hooks, sys.argv, gc.callbacks, warnings.filters)
+def _containers() -> Iterable[tuple[Any, str]]:
+    """Yields the owners and names of lists and dictionaries that are restored with their content."""
+    yield from ((sys, name) for name in ("path", "argv", "meta_path", "path_hooks"))
+    yield from ((os, "environ"), (gc, "callbacks"), (warnings, "filters"))
     for logger in _loggers():
-        yield from (logger.handlers, logger.filters)
-    hooks = (hooks for name, hooks in sorted(vars(torch_modules).items()) if name.startswith("_global_"))
-    yield from (found for found in hooks if isinstance(found, dict))
+        yield from ((logger, "handlers"), (logger, "filters"))
+    hooks = (name for name, found in sorted(vars(torch_modules).items()) if isinstance(found, dict))
+    yield from ((torch_modules, name) for name in hooks if name.startswith("_global_"))
 
 
 def _loggers() -> list[logging.Logger]:

@@ -65,6 +65,13 @@ def cancel_autocast() -> None:
     torch.autocast("cpu").__enter__()
 
 
+def rebind() -> None:
+    """Gives names of the process other objects."""
+    sys.argv, sys.path, sys.meta_path, sys.path_hooks = ["trial"], ["/more", *sys.path], [], []
+    os.environ = {}  # type: ignore[assignment]
+    logging.root.handlers, logging.root.filters = [], [fail]  # type: ignore[list-item]
+
+
 POOL = ThreadPoolExecutor(1)
 RESTORED: dict[str, Callable[[], object]] = {
     "recursion limit": lambda: (sys.setrecursionlimit(60), torch.set_default_dtype(torch.float64)),
@@ -73,6 +80,7 @@ RESTORED: dict[str, Callable[[], object]] = {
     "modules' path": sys.path.clear,
     "environment": os.environ.clear,
     "arguments": lambda: sys.argv.append("--more"),
+    "names": rebind,
     "folder": leave_folder,
     "mask of files": lambda: os.umask(0),
     "signals": lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), signal.signal(signal.SIGUSR1, signal.SIG_IGN)),
@@ -84,6 +92,7 @@ RESTORED: dict[str, Callable[[], object]] = {
     "time limit of sockets": lambda: socket.setdefaulttimeout(0.001),
     "temporary folder": lambda: setattr(tempfile, "tempdir", "/nowhere"),
     "warnings": lambda: warnings.simplefilter("error"),
+    "caught warnings": lambda: (warnings.catch_warnings(record=True).__enter__(), warnings.simplefilter("error")),
     "logging": lambda: (logging.disable(50), logging.root.handlers.clear(), logging.root.setLevel(50)),
     "garbage collector": lambda: (gc.disable(), gc.set_threshold(1)),
     "numpy's errors": lambda: np.seterr(all="raise"),
@@ -138,6 +147,7 @@ def state() -> str:
     """Describes the state of the process."""
     found = [
         *(sys.getrecursionlimit(), sys.path, sys.argv, sorted(os.environ.items()), os.getcwd()),
+        *(sys.meta_path, sys.path_hooks, logging.root.filters, warnings._showwarnmsg_impl),  # type: ignore[attr-defined]
         *(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)),
         *(signal.pthread_sigmask(signal.SIG_BLOCK, []), resource.getrlimit(resource.RLIMIT_NOFILE)),
         *(os.sched_getaffinity(0), locale.setlocale(locale.LC_ALL), socket.getdefaulttimeout(), tempfile.tempdir),

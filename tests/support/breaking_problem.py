@@ -68,7 +68,7 @@ def cancel_autocast() -> None:
 def rebind() -> None:
     """Gives names of the process other objects."""
     sys.argv, sys.path, sys.meta_path, sys.path_hooks = ["trial"], ["/more", *sys.path], [], []
-    os.environ = {}  # type: ignore[assignment]
+    vars(os)["environ"] = {}
     logging.root.handlers, logging.root.filters = [], [fail]  # type: ignore[list-item]
 
 

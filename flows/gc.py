@@ -216,7 +216,7 @@ def _last_finalists(records: Records) -> int:
 def _tuner(header: Header, invocation: Invocation) -> Tuner | None:
     """Returns the search's tuner; None, with a message, if it can't be built.
 
-    The problem is built only for a tuner whose constructor draws points.
+    The problem is built only for a tuner outside Heirloom, and for one whose constructor draws points.
     """
     from flows.cli.trusted_code import trusted_spec
     from nas.search.definition import Search
@@ -226,9 +226,12 @@ def _tuner(header: Header, invocation: Invocation) -> Tuner | None:
     identity, seed = header.identity, header.identity["seed"]
     try:
         spec = trusted_spec("tuner", identity["tuner"], invocation)
+        space, metrics = RecordedSpace(identity["space"]), header.metrics
         try:
-            tuner = spec.build(RecordedSpace(identity["space"]), header.metrics, seed=seed)
+            tuner = spec.build(space, metrics, seed=seed) if spec.target.startswith("nas.") else None
         except PointsNeededError:
+            tuner = None
+        if tuner is None:
             stored = trusted_spec("problem", identity["problem"], invocation)
             problem = Search(problem=stored, tuner=spec).build_problem()
             tuner = spec.build(problem.space, problem.metrics, seed=seed)

@@ -37,6 +37,18 @@ sys.argv[1:] = sys.argv[2:]
 runpy.run_module("flows.gc", run_name="__main__")
 """
 
+OWN_TUNER = """
+from nas import ParameterSpace
+from nas.tuners.random import RandomTuner
+class Own(RandomTuner):
+    def __init__(self, space, metrics, *, seed):
+        super().__init__(space, metrics, seed=seed)
+        if not isinstance(space, ParameterSpace):
+            raise TypeError(type(space))
+    def may_inherit_from(self, lineage):
+        return [9] if self.space.n_points is None or self.space.n_points > 1 else []
+"""
+
 
 def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] = TUNER) -> Records:
     """Writes a finished search: a chain of ever better children, the first two with a shared pack, and a final."""
@@ -216,6 +228,19 @@ class TestCollection:
         assert "no weights that the tuner may inherit are deleted, since it can't be built: " in err
         assert "add tuner._target_=elsewhere.Tuner or trust=true" in err
         assert "nothing to delete" in out
+
+    def test_own_tuner_reads_the_space(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A tuner outside Heirloom gets the problem's space, in its constructor and later."""
+        (tmp_path / "own_gc_tuner.py").write_text(OWN_TUNER)
+        monkeypatch.syspath_prepend(tmp_path)
+        write(root, tuner={"target": "own_gc_tuner.Own", "arguments": {}})
+        status = clean(root, "keep=best:1", "dry_run=true", "tuner._target_=own_gc_tuner.Own")
+        out, err = capsys.readouterr()
+
+        assert (status, err) == (0, "")
+        assert "weights of trial" in out
 
     def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The number of finalists comes from the last session or the command."""

@@ -15,6 +15,8 @@ from nas.core.policy import Policy
 
 Donor = int | str
 """A trial's number, or ``"name:42"`` for a trial of another search under the same root."""
+MAX_WARNING = 400
+"""Letters of a warning that a trial keeps."""
 
 
 class DonorRule(StrEnum):
@@ -277,6 +279,11 @@ class Trial:
     def fail(self, reason: Reason, error: str) -> Trial:
         """Returns the trial FAILED."""
         return replace(self, state=State.FAILED, reason=reason, error=error)
+
+    def warn(self, text: str) -> Trial:
+        """Returns the trial with a warning about the problem's code, which the command shows."""
+        warnings = [*self.inheritance.get("warnings", ()), text[:MAX_WARNING]]
+        return replace(self, inheritance={**self.inheritance, "warnings": warnings})
 
     def stop(
         self, reason: Reason, curve: Sequence[tuple[int, Mapping[str, float]]], known: Mapping[str, float] | None = None

@@ -52,6 +52,9 @@ class ControllerChannel:
         """Posts ``ExtraResult``."""
         self._post(ExtraResult(self._trial.number, result))
 
+    def committed(self, trial: Trial) -> None:
+        """Does nothing: an attempt in this process can't be killed."""
+
     def _report_and_wait(self, step: int, metrics: Mapping[str, float]) -> None:
         answered = threading.Event()
         decisions: list[bool] = []

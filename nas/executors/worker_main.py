@@ -85,6 +85,12 @@ class _PipeTrialChannel:
         except OSError:
             os._exit(1)  # as in report
 
+    def committed(self, trial: Trial) -> None:
+        try:
+            self._connection.send(("committed", trial))
+        except OSError:
+            os._exit(1)  # as in report
+
     def _exchange(self, step: int, metrics: Mapping[str, float]) -> None:
         self._connection.send(("reported", (step, dict(metrics))))
         while self._has_stopper and self._stop_kind is None:

@@ -41,6 +41,8 @@ from nas.training.messages import Assignment, JobStart, RuntimeSpec
 logger = logging.getLogger(__name__)
 MAX_SLOT_LOG_BYTES = 16_000_000
 """The size at which the log of a running order is cut to its last ``MAX_LOG_BYTES``."""
+CHECK_TIMEOUT_S = 60.0
+"""Seconds that the check of the problem's ``export`` may take."""
 INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
 OVERDUE = "the time budget was used up"
@@ -159,14 +161,19 @@ class WorkerProcess:
         curve: list[tuple[int, Mapping[str, float]]] = []
         declared: Mapping[str, float] = {}
         began_s: float | None = None
+        committed: Trial | None = None
         while True:
             left_s = None if timeout_s is None or began_s is None else began_s + timeout_s - time.monotonic()
             try:
                 message = self._receive(left_s)
-            except WorkerLostError:
+            except WorkerLostError as error:
+                if committed is not None:
+                    return self._end_check(committed, str(error)) if error.counts else committed
                 if self._kill_reason != OVERDUE or began_s is None:
                     raise
                 return self._overdue(trial, declared, curve, time.monotonic() - began_s)
+            if message is None and committed is not None:
+                return self._end_check(committed, f"it ran past {CHECK_TIMEOUT_S:g} s and was killed")
             if message is None:
                 return self._timed_out(trial, curve, timeout_s or 0.0)
             kind, content = message
@@ -180,6 +187,8 @@ class WorkerProcess:
                 curve.append(content)
                 answer = self._send if self._spec.has_stopper else None
                 post(Reported(trial.number, content[0], content[1], answer))
+            elif kind == "committed":
+                committed, began_s, timeout_s = content, time.monotonic(), CHECK_TIMEOUT_S
             elif kind == "resumed":
                 curve += content
                 for step, metrics in content:
@@ -368,6 +377,15 @@ class WorkerProcess:
         self._kill("timeout")
         error = f"ran past trial_timeout_s ({timeout_s:g} s) and was killed"
         return self._commit_killed(trial.fail(Reason.TIMEOUT, error), curve, timeout_s)
+
+    def _end_check(self, trial: Trial, why: str) -> Trial:
+        """Ends the worker after a failed check of the problem's ``export``.
+
+        The next worker makes none.
+        """
+        self._spec = replace(self._spec, checks_export=False)
+        self._kill(f"export: {why}")
+        return trial.warn(f"export: {why}. Correct it, or the winner can't be exported")
 
     def _overdue(
         self,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from nas.core.errors import (
     AlreadyPublishedError,
-    ConfigurationError,
     CorruptError,
     MissingError,
     StorageError,
@@ -112,28 +111,18 @@ class Attempt:
             raise
         except (Exception, SystemExit) as publishing_error:
             outcome = self._failed(publishing_error)
-        if outcome is not None and outcome.checkpoint is not None and not self._runtime.has_checked_export:
-            self._check_export(outcome)
-        return None if outcome is None else self._commit(outcome)
+        return None if outcome is None else self._check_export(self._commit(outcome))
 
-    def _check_export(self, outcome: Trial) -> None:
-        """Warns if the problem's ``export`` returns something that can't be exported, long before the winner is."""
-        from nas.training.export_parts import export_parts
+    def _check_export(self, trial: Trial) -> Trial:
+        """Returns the trial, with a warning if the problem's ``export`` returns something that can't be exported.
 
-        self._runtime.has_checked_export = True
-        run = TrialRun(outcome, self._runtime.files)
-        try:
-            run.fetch_own_files()
-            returned = self._runtime.problem.export(run)
-        except (Exception, SystemExit) as error:  # it may work for a final
-            logger.info("export of this trial raised %s: %s", type(error).__name__, error)
-            return
-        finally:
-            run.close()
-        try:
-            export_parts(returned)
-        except ConfigurationError as error:
-            self.run.warn(str(error))
+        Its result is durable before, since that code may end this process or hang.
+        """
+        if trial.checkpoint is None or not self._runtime.checks_export:
+            return trial
+        self._channel.committed(trial)
+        warning = self._runtime.check_export(trial)
+        return trial if warning is None else trial.warn(warning)
 
     def abandon(self) -> Trial | None:
         """Records a trial that its job left without a result."""

@@ -46,6 +46,9 @@ class TrialChannel(Protocol):
     def extra_result(self, result: str) -> None:
         """Sends a result that a finished trial gave in addition."""
 
+    def committed(self, trial: Trial) -> None:
+        """Sends a trial whose result is durable. The problem's ``export`` is checked with it next."""
+
 
 class JobChannel(Protocol):
     """The channel from a job to the controller."""
@@ -78,6 +81,8 @@ class RuntimeSpec:
     """Whether each report waits for the stopper's decision."""
     jobs_request_trials: bool = False
     """Whether a job may request another trial after one has ended."""
+    checks_export: bool = True
+    """Whether the problem's ``export`` is checked with the first trial that has weights."""
     resume_every_s: float = EVERY_S
     """Seconds between two resume points of a long trial, unless its problem sets them."""
 

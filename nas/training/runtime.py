@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from nas.core.cpus import usable_cores
@@ -23,11 +24,14 @@ from nas.training.problem import Ability, Problem
 from nas.training.torch_settings import SavedSettings, torch_settings
 from nas.training.trial_run import TrialRun
 
+logger = logging.getLogger(__name__)
+
 
 class TrialRuntime:
     """A problem, built once and kept warm, and the search's storage.
 
     Attributes:
+        checks_export: Whether the problem's ``export`` is checked with the next trial that has weights.
         restore_process: Called after the problem's code has run. A worker process restores its state with it.
         device_error: The first error of a device in this process. None: there was none.
 
@@ -45,7 +49,7 @@ class TrialRuntime:
         if problem is None and not self.problem.is_apart:  # others start a command for each trial
             self._check_code()
         torch.set_num_threads(spec.n_threads)
-        self.has_checked_export = Ability.EXPORT not in self.problem.abilities
+        self.checks_export = spec.checks_export and Ability.EXPORT in self.problem.abilities
         self._settings = SavedSettings(torch_settings())
         self.restore_process: Callable[[], None] = lambda: None
         self.device_error: str | None = None
@@ -169,6 +173,30 @@ class TrialRuntime:
         if bad := not_finite(metrics):
             raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
         return {"metrics": metrics} | ({} if run.test_error is None else {"error": run.test_error})
+
+    def check_export(self, trial: Trial) -> str | None:
+        """Returns a warning if the problem's ``export`` returns something that can't be exported.
+
+        It is told at the first trial with weights, long before the winner is exported.
+        """
+        from nas.training.export_parts import export_parts
+
+        self.checks_export = False
+        run = TrialRun(trial, self.files)
+        try:
+            run.fetch_own_files()
+            with nullcontext() if self.keeps_jobs_state else self._problem_code():  # a job's code runs inside it
+                returned = self.problem.export(run)
+        except (Exception, SystemExit) as error:  # it may work for a final
+            logger.info("export of this trial raised %s", error_line(error))
+            return None
+        finally:
+            run.close()
+        try:
+            export_parts(returned)
+        except ConfigurationError as error:
+            return str(error)
+        return None
 
     def export(self, trial: Trial) -> dict[str, Any]:
         """Publishes the winner's folder under ``best/``; see ``nas.training.export``."""

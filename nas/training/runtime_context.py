@@ -10,6 +10,7 @@ from typing import Protocol
 
 from nas.core.metric import Metric
 from nas.core.point import Point
+from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from nas.training.messages import RuntimeSpec
@@ -36,15 +37,12 @@ class TrainableProblem(Protocol):
     def measure(self, point: Point, device: str) -> Mapping[str, float]:
         """Returns metrics of a point that are measured before training."""
 
-    def export(self, run: TrialRun) -> object:
-        """Returns the trained network and an example batch."""
-
 
 class RuntimeContext(Protocol):
     """The part of ``TrialRuntime`` that attempts and jobs use."""
 
-    has_checked_export: bool
-    """Whether the result of the problem's ``export`` was checked in this process, or it has none."""
+    checks_export: bool
+    """Whether the problem's ``export`` should be checked with the next trial that has weights."""
 
     @property
     def spec(self) -> RuntimeSpec:
@@ -67,6 +65,9 @@ class RuntimeContext(Protocol):
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains one point by the problem's ``train``, and restores the process."""
+
+    def check_export(self, trial: Trial) -> str | None:
+        """Returns a warning if the problem's ``export`` returns something that can't be exported."""
 
     def note_error(self, error: BaseException) -> None:
         """Takes note of an error that the problem's code raised."""

@@ -16,7 +16,7 @@ from nas.core.errors import ConfigurationError, CorruptError, MissingError, Tria
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.point import Point
 from nas.core.reference import Reference
-from nas.core.trial import Donor, DonorWeights, Trial
+from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from nas.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
-MAX_WARNING = 400
-"""Letters of a warning that are kept in the trial's record."""
 
 
 class TrialRun(PolicyScaling):

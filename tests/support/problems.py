@@ -363,6 +363,20 @@ def size_of(point: Mapping[str, Any]) -> int:
     return int(point.get("a", 1) * point.get("b", 1))
 
 
+class ExportTroubleProblem(TroubleProblem):
+    """Saves weights, and does what its point says when it is exported."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        import torch
+
+        run.save(torch.nn.Linear(1, 1))
+        return {"score": 1.0, "pid": os.getpid()}
+
+    def export(self, run: TrialRun) -> Any:
+        """Does it. What it returns can't be exported."""
+        return super().train(run)
+
+
 class KnownTroubleProblem(TroubleProblem):
     """The same, and what a point costs is known before it is trained; its size is an objective."""
 

@@ -20,6 +20,7 @@ from nas.core.errors import ActionError, ConfigurationError, HeirloomError, Sear
 from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
+from nas.executors import worker_process
 from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Reported, Started, StopRequested
 from nas.executors.local_executor import LocalExecutor
 from nas.executors.log_folder import LogFolder
@@ -31,7 +32,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import MAX_LOG_BYTES
 from nas.training.messages import Assignment, RuntimeSpec
-from tests.support.problems import KnownTroubleProblem, TroubleProblem, TwiceProblem
+from tests.support.problems import ExportTroubleProblem, KnownTroubleProblem, TroubleProblem, TwiceProblem
 from tests.support.scripted_executor import ListTuner
 
 REPOSITORY = Path(__file__).parents[3]
@@ -260,6 +261,44 @@ class TestDeaths:
         assert "Segmentation fault" in shop.records.log(0)
         assert "in train" in shop.records.log(0)
         assert after.state == State.COMPLETE
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("do", "warning", "jobs"),
+        [
+            ("segfault", "its worker was killed by SIGSEGV", False),
+            ("spin", "it ran past 2 s and was killed", False),
+            ("segfault", "its worker was killed by SIGSEGV", True),
+        ],
+    )
+    def test_bad_export_costs_only_its_worker(
+        self, open_shop: Callable[..., Shop], do: str, warning: str, jobs: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If the check of ``export`` crashes or hangs, its trial keeps its result, and no other trial is checked."""
+        monkeypatch.setattr(worker_process, "CHECK_TIMEOUT_S", 2.0)
+        shop = open_shop(kind=ExportTroubleProblem, timeout_s=1.5, jobs=jobs)
+
+        plan = {"jobs": JobPlan(trials_per_job=3)} if jobs else {}
+        first, *after = shop.run((do, 500), (do, 500), ("nothing", 0), **plan)
+
+        told = f"export: {warning}. Correct it, or the winner can't be exported"
+        assert first.inheritance["warnings"] == [told]
+        assert [(trial.state, trial.attempt) for trial in (first, *after)] == [(State.COMPLETE, 1)] * 3
+        assert not any("warnings" in trial.inheritance for trial in after)
+        assert first.metrics["pid"] != after[0].metrics["pid"] == after[1].metrics["pid"]
+        assert first.cost["seconds"] < 1.5
+
+    @pytest.mark.slow
+    def test_interrupted_export_check_keeps_the_result(self, open_shop: Callable[..., Shop]) -> None:
+        """Ctrl-C during the check of ``export`` ends the worker, and the trial keeps its result."""
+        shop = open_shop(kind=ExportTroubleProblem)
+        thread = shop.when_trial_runs(0, lambda pid: shop.executor.post(StopRequested("SIGINT")))
+        with pytest.raises(SearchInterruptedError):
+            shop.run(("spin", 500))
+        thread.join()
+
+        [trial] = shop.records.load()[0]
+        assert (trial.state, trial.attempt) == (State.COMPLETE, 1)
 
     def test_crash_in_a_test_is_its_error(self, open_shop: Callable[..., Shop]) -> None:
         """A finalist whose test crashes its process keeps its log, and the next finalist is tested."""

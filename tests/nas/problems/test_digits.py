@@ -19,6 +19,7 @@ from torch.export import Dim
 
 from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.core.policy import Policy
+from nas.core.trial import Trial
 from nas.problems.digits import DigitsProblem
 from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
@@ -261,6 +262,8 @@ def test_interrupted_training_resumes(
         def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None: ...
 
         def extra_result(self, result: str) -> None: ...
+
+        def committed(self, trial: Trial) -> None: ...
 
         def report(self, step: int, metrics: Mapping[str, float]) -> None:
             if step == 3 and attempt == 1:

@@ -75,7 +75,7 @@ class SignalHandler:
             self.signal, self._told_at = number, time.monotonic()
             self._post(StopRequested(signal.Signals(number).name, number))
         elif self.signal is None and self._is_leaving:
-            self._is_leaving = False
+            self._is_leaving, self._told_at = False, time.monotonic()
             raise KeyboardInterrupt
         elif time.monotonic() > self._told_at + REPEAT_S:
             self._tell(number)

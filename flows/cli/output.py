@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable
 
@@ -37,9 +38,18 @@ def run_printing(body: Callable[[], int]) -> int:
         status = body()
         sys.stdout.flush()
     except BrokenPipeError:
+        if not _is_closed():  # a user's code wrote to another pipe
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at its end
         return 1
     return status
+
+
+def _is_closed() -> bool:
+    """Returns whether the reader of standard output has ended."""
+    output = select.poll()
+    output.register(sys.stdout, 0)  # errors are always reported
+    return bool(output.poll(0))
 
 
 def prepare_streams() -> None:

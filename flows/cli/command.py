@@ -165,6 +165,8 @@ def _guarded(body: Callable[[], int]) -> int:
         complain(str(error))
         return MISTAKE
     except HeirloomError as error:
+        for frames in getattr(error, "__notes__", ()):  # of a user's code in a worker
+            tell(frames.rstrip())
         complain(str(error))
         return FAILED
     except (Exception, SystemExit) as error:

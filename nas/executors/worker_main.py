@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
 from nas.core.errors import HeirloomError, StorageError
-from nas.core.tracebacks import error_line, traceback_of
+from nas.core.tracebacks import error_line, frames_of, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import raise_if_stopped
 from nas.executors.events import ExtraResult, StopKind
@@ -195,7 +195,8 @@ def worker_main(connection: Connection) -> None:
     try:
         runtime = TrialRuntime(connection.recv())
     except BaseException as error:
-        connection.send(("build_failed", error if isinstance(error, HeirloomError) else error_line(error)))
+        described = error if isinstance(error, HeirloomError) else (error_line(error), frames_of(error))
+        connection.send(("build_failed", described))
         return
     from nas.executors.process_state import ProcessState  # imports torch, in contrast to the driver
 

@@ -299,13 +299,16 @@ class WorkerProcess:
         if self._is_closed:  # by another thread, during the start
             self._terminate()
         self.job = None
-        kind, content = self._receive(None) or ("", None)
+        kind, content = self._receive(None) or ("", ("", ""))
         self._log.write_bytes(b"")
         if kind == "build_failed":
             self._terminate()
             if isinstance(content, HeirloomError):
                 raise content
-            raise HeirloomError(f"a worker can't build the problem: {content}")
+            line, frames = content
+            error = HeirloomError(f"a worker can't build the problem: {line}")
+            error.add_note(frames)  # the command prints it before the line
+            raise error
         if self._process is not None:
             self._process.order("mark")  # what the problem's constructor started stays between trials
 

@@ -421,6 +421,7 @@ def test_a_mistake_in_one_job_does_not_end_the_others(here: Path) -> None:
 
 
 BROKEN = """
+import multiprocessing
 import os
 
 from nas import Float, Metric, ParameterSpace, Problem, Proposal, Stopper, Tuner
@@ -429,6 +430,10 @@ WHERE = os.environ["WHERE"]
 
 
 def fail(where):
+    if WHERE == "pipe" and where == "ask":
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.write(writer, b"to a program that has ended")
     if where == WHERE:
         raise RuntimeError("the cause\\nsee the manual")
 
@@ -441,6 +446,8 @@ class Broken(Problem):
 
     def __init__(self):
         fail("constructor")
+        if multiprocessing.current_process().name == "heirloom-worker":
+            fail("worker")
 
     @property
     def space(self):
@@ -477,6 +484,8 @@ class BrokenStopper(Stopper):
         ("constructor", "Broken.__init__"),
         ("space", "Broken.space"),
         ("ask", "BrokenTuner.ask"),
+        ("pipe", "BrokenTuner.ask"),
+        ("worker", "a worker can't build the problem: Broken.__init__"),
         ("stopper", "BrokenStopper.should_stop"),
         ("argument", "BrokenTuner.__init__"),
     ],
@@ -487,8 +496,10 @@ def test_errors_in_a_users_code(here: Path, where: str, name: str) -> None:
     own = (f"{group}._target_=broken.Broken{kind}" for group, kind in (("problem", ""), ("tuner", "Tuner")))
     wrong = ["tuner.k=zwei"] if where == "argument" else []
     stopper = "stopper._target_=broken.BrokenStopper"
-    done = run(here, *own, stopper, *wrong, "runner=threads", "slots=1", "budget.trials=1", WHERE=where)
-    told = "ValueError: invalid literal" if wrong else "RuntimeError: the cause ... see the manual"
+    runner = "runner=processes" if where == "worker" else "runner=threads"
+    done = run(here, *own, stopper, *wrong, runner, "slots=1", "budget.trials=1", WHERE=where)
+    causes = {"argument": "ValueError: invalid literal", "pipe": "BrokenPipeError: [Errno 32] Broken pipe"}
+    told = causes.get(where, "RuntimeError: the cause ... see the manual")
     lines = done.err.splitlines()
 
     assert done.status == 1

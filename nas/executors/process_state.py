@@ -32,12 +32,14 @@ LASTING_THREADS = ("tqdm", "fsspec", "torch._inductor", "joblib", "loky")
 """Modules and names of threads that libraries keep for the life of a process."""
 THREADS_TIMEOUT_S = 0.2
 MAX_MODES = 100
+IMPORT_HOOKS = ("meta_path", "path_hooks")
 
 
 class ProcessState:
     """A snapshot of the process, taken when its problem is built.
 
-    Left alone: imported modules, monkey patches, handlers of ``atexit`` and of forks, and leaked descriptors.
+    Left alone: imported modules and their import hooks, monkey patches, handlers of ``atexit`` and of forks, and leaked
+    descriptors.
 
     Args:
         pipe: The descriptor of the pipe to the driver.
@@ -55,6 +57,7 @@ class ProcessState:
         self._containers = [
             (owner, name, getattr(owner, name), getattr(owner, name).copy()) for owner, name in _containers()
         ]
+        self._import_hooks = [(name, getattr(sys, name), getattr(sys, name).copy()) for name in IMPORT_HOOKS]
         self._users = _users()
         self._threads = set(threading.enumerate())
 
@@ -93,6 +96,10 @@ class ProcessState:
                 container.clear()
                 container.extend(content) if isinstance(container, list) else container.update(content)
             setattr(owner, name, container)
+        for name, hooks, content in self._import_hooks:  # added ones stay: modules that a trial imported need them
+            found = getattr(sys, name, ())
+            hooks[:] = [*(hook for hook in content if hook not in found), *found]
+            setattr(sys, name, hooks)
         warnings._filters_mutated()  # type: ignore[attr-defined]  # the interpreter caches decisions
         _pop_modes()
         self._settings.restore()
@@ -177,8 +184,7 @@ def _settings() -> Iterable[Setting]:
 
 def _containers() -> Iterable[tuple[Any, str]]:
     """Yields the owners and names of lists and dictionaries that are restored with their content."""
-    yield from ((sys, name) for name in ("path", "argv", "meta_path", "path_hooks"))
-    yield from ((os, "environ"), (gc, "callbacks"), (warnings, "filters"))
+    yield from ((sys, "path"), (sys, "argv"), (os, "environ"), (gc, "callbacks"), (warnings, "filters"))
     for logger in _loggers():
         yield from ((logger, "handlers"), (logger, "filters"))
     hooks = (name for name, found in sorted(vars(torch_modules).items()) if isinstance(found, dict))

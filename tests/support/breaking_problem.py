@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import colorsys
 import decimal
 import gc
+import importlib.util
 import locale
 import logging
 import multiprocessing
@@ -17,6 +19,8 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import numpy as np
@@ -72,6 +76,26 @@ def rebind() -> None:
     logging.root.handlers, logging.root.filters = [], [fail]  # type: ignore[list-item]
 
 
+class LibraryFinder(MetaPathFinder):
+    """The import hook of a library: it finds one module."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Finds a module under another name."""
+        return importlib.util.spec_from_file_location(name, colorsys.__file__) if name == "library_part" else None
+
+
+FINDER = LibraryFinder()
+
+
+def use_library() -> None:
+    """Uses a library: at first it is imported, later a part of it that only its own import hook finds."""
+    if "library" in sys.modules:
+        importlib.import_module("library_part")
+    else:
+        sys.modules["library"] = colorsys
+        sys.meta_path.append(FINDER)
+
+
 POOL = ThreadPoolExecutor(1)
 RESTORED: dict[str, Callable[[], object]] = {
     "recursion limit": lambda: (sys.setrecursionlimit(60), torch.set_default_dtype(torch.float64)),
@@ -111,6 +135,8 @@ RESTORED: dict[str, Callable[[], object]] = {
     "modules' hooks": lambda: torch_modules.register_module_forward_hook(lambda *_: fail(RuntimeError("hook"))),
 }
 """Changes that are restored."""
+KEPT: dict[str, Callable[[], object]] = {"library": use_library}
+"""Changes that stay."""
 REPLACED: dict[str, Callable[[], object]] = {
     "thread": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
     "hard limit": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
@@ -126,7 +152,7 @@ class BreakingProblem(Problem):
     """Tells the state of its process, trains a step, and breaks what its point names."""
 
     metrics = (Metric("state"), Metric("pid"))
-    space = ParameterSpace({"change": Choice("nothing", *RESTORED, *REPLACED)})
+    space = ParameterSpace({"change": Choice("nothing", *RESTORED, *KEPT, *REPLACED)})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Returns a number for the state that was found."""
@@ -135,7 +161,7 @@ class BreakingProblem(Problem):
         network = torch.nn.Linear(4, 4)
         network(torch.randn(2, 4)).sum().backward()
         torch.optim.Adam(network.parameters()).step()
-        {**RESTORED, **REPLACED, "nothing": lambda: None}[run.point["change"]]()
+        {**RESTORED, **KEPT, **REPLACED, "nothing": lambda: None}[run.point["change"]]()
         return {"state": hash(found) % 2**31, "pid": os.getpid()}
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
@@ -147,7 +173,8 @@ def state() -> str:
     """Describes the state of the process."""
     found = [
         *(sys.getrecursionlimit(), sys.path, sys.argv, sorted(os.environ.items()), os.getcwd()),
-        *(sys.meta_path, sys.path_hooks, logging.root.filters, warnings._showwarnmsg_impl),  # type: ignore[attr-defined]
+        *([finder for finder in sys.meta_path if finder is not FINDER], sys.path_hooks),
+        *(logging.root.filters, warnings._showwarnmsg_impl),  # type: ignore[attr-defined]
         *(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)),
         *(signal.pthread_sigmask(signal.SIG_BLOCK, []), resource.getrlimit(resource.RLIMIT_NOFILE)),
         *(os.sched_getaffinity(0), locale.setlocale(locale.LC_ALL), socket.getdefaulttimeout(), tempfile.tempdir),

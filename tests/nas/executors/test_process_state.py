@@ -49,6 +49,14 @@ def test_state_is_restored(train: Train, change: str) -> None:
     assert before.metrics == changing.metrics == after.metrics
 
 
+def test_import_hooks_stay(train: Train) -> None:
+    """A library that a trial imports first works in later trials of the process."""
+    trials = [train(change) for change in ("library", "library")]
+
+    assert [trial.error for trial in trials] == [None] * 2
+    assert len({trial.metrics["pid"] for trial in trials}) == 1
+
+
 @pytest.mark.parametrize("change", REPLACED)
 def test_worker_is_replaced(train: Train, change: str, caplog: pytest.LogCaptureFixture) -> None:
     """After a change that can't be restored the next trial runs in another process; one line says why."""

@@ -68,21 +68,26 @@ class ProcessState:
 
     def restore(self) -> None:
         """Restores everything that can be restored. Sets ``unfit`` if that fails."""
-        try:
-            sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))  # first, since the rest needs a few frames
-            sys.settrace(None)
-            sys.setprofile(None)
-            self._restore()
-        except Exception as error:
-            self.unfit = self.unfit or f"its state can't be restored ({type(error).__name__}: {error})"
+        self._attempt(self._restore)
 
     def check(self) -> None:
         """Sets ``unfit`` if something is left that ``restore`` does not mend.
 
         Called when the trial's objects are gone, since they keep threads alive.
         """
-        self.restore()
-        self.unfit = self.unfit or self._find_damage()
+        self._attempt(self._restore)
+        self._attempt(self._find_damage)
+
+    def _attempt(self, step: Callable[[], str | None]) -> None:
+        """Sets ``unfit`` if the step fails or returns a reason."""
+        try:
+            sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))  # first, since the rest needs a few frames
+            sys.settrace(None)
+            sys.setprofile(None)
+            found = step()
+            self.unfit = self.unfit or found
+        except Exception as error:
+            self.unfit = self.unfit or f"its state can't be restored ({type(error).__name__}: {error})"
 
     def _restore(self) -> None:
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import contextlib
 import decimal
 import gc
 import importlib.util
@@ -62,6 +63,13 @@ def fail(error: Exception) -> None:
 def lower_soft_limit() -> None:
     """Lowers the number of open files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def use_up_descriptors() -> None:
+    """Opens files until no more can be opened."""
+    with contextlib.suppress(OSError):
+        while True:
+            os.dup(0)
 
 
 def cancel_autocast() -> None:
@@ -143,6 +151,7 @@ REPLACED: dict[str, Callable[[], object]] = {
     "stream object": lambda: (sys.stdout.close(), sys.stderr.close()),
     "our own code": lambda: setattr(Records, "commit", None),
     "pipe": lambda: os.closerange(3, 200),
+    "descriptors": use_up_descriptors,
     "CUDA": lambda: fail(RuntimeError("CUDA error: device-side assert triggered")),
 }
 """Changes after which the worker is replaced."""

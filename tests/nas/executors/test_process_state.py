@@ -70,6 +70,7 @@ def test_worker_is_replaced(train: Train, change: str, caplog: pytest.LogCapture
 
     assert after.state == State.COMPLETE
     assert before.metrics["pid"] != after.metrics["pid"]
-    assert len(lost) == (change in ("pipe", "our own code"))
+    assert len(lost) == (change in ("pipe", "descriptors", "our own code"))
     [line] = lost + caplog.messages
     assert "worker" in line
+    assert ("exit status" in line) == (change == "pipe")

@@ -25,13 +25,14 @@ import numpy as np
 import torch
 from torch.nn.modules import module as torch_modules
 from torch.utils import _python_dispatch
+from torch.utils._device import DeviceContext
 
 from nas.training.torch_settings import SavedSettings, Setting, attributes, torch_settings
 
 LASTING_THREADS = ("tqdm", "fsspec", "torch._inductor", "joblib", "loky")
 """Modules and names of threads that libraries keep for the life of a process."""
 THREADS_TIMEOUT_S = 0.2
-MAX_MODES = 100
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 IMPORT_HOOKS = ("meta_path", "path_hooks")
 
 
@@ -57,6 +58,11 @@ class ProcessState:
         self._containers = [
             (owner, name, getattr(owner, name), getattr(owner, name).copy()) for owner, name in _containers()
         ]
+        self._modes = _take_modes()
+        _put_modes(self._modes)
+        self._settings.restore()  # the default device is a mode
+        self._traces = sys.gettrace(), sys.getprofile()
+        self._timers = [(timer, signal.getitimer(timer)) for timer in TIMERS]
         self._import_hooks = [(name, getattr(sys, name), getattr(sys, name).copy()) for name in IMPORT_HOOKS]
         self._users = _users()
         self._threads = set(threading.enumerate())
@@ -82,15 +88,18 @@ class ProcessState:
         """Sets ``unfit`` if the step fails or returns a reason."""
         try:
             sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))  # first, since the rest needs a few frames
-            sys.settrace(None)
-            sys.setprofile(None)
+            sys.settrace(self._traces[0])
+            sys.setprofile(self._traces[1])
             found = step()
             self.unfit = self.unfit or found
         except Exception as error:
             self.unfit = self.unfit or f"its state can't be restored ({type(error).__name__}: {error})"
 
     def _restore(self) -> None:
-        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        changed = [  # a periodic timer that still runs isn't begun again
+            (timer, saved) for timer, saved in self._timers if not saved[1] or signal.getitimer(timer)[1] != saved[1]
+        ]
+        for timer, _ in changed:
             signal.setitimer(timer, 0)
         for fd, identity, copy in self._streams:
             if _identity(fd) != identity:
@@ -106,12 +115,13 @@ class ProcessState:
             hooks[:] = [*(hook for hook in content if hook not in found), *found]
             setattr(sys, name, hooks)
         warnings._filters_mutated()  # type: ignore[attr-defined]  # the interpreter caches decisions
-        _pop_modes()
+        _take_modes()
+        _put_modes(self._modes)
         self._settings.restore()
+        for timer, saved in changed:
+            signal.setitimer(timer, *saved)
         self._reopen_streams()
-        torch.set_flush_denormal(False)  # it can't be read
         torch.clear_autocast_cache()
-        decimal.setcontext(decimal.DefaultContext.copy())
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()
 
@@ -172,6 +182,7 @@ def _settings() -> Iterable[Setting]:
         yield partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
     yield partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)
     yield socket.getdefaulttimeout, socket.setdefaulttimeout
+    yield lambda: decimal.getcontext().copy(), lambda context: decimal.setcontext(context.copy())
     yield np.geterr, lambda value: np.seterr(**value)
     yield np.get_printoptions, lambda value: np.set_printoptions(**value)
     names = ("stdin", "stdout", "stderr", "excepthook", "displayhook", "unraisablehook", "dont_write_bytecode")
@@ -184,6 +195,7 @@ def _settings() -> Iterable[Setting]:
     for logger in _loggers():
         yield partial(getattr, logger, "level"), logger.setLevel
         yield from attributes(logger, "propagate", "disabled")
+    yield lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal
     yield from torch_settings()
 
 
@@ -229,20 +241,28 @@ def _users() -> tuple[int, ...]:
     return os.getuid(), os.geteuid(), os.getgid(), os.getegid()
 
 
-def _pop_modes() -> None:
-    """Removes torch's function modes, dispatch modes and hooks of saved tensors that a trial left on."""
+def _take_modes() -> list[list[Any]]:
+    """Removes torch's function modes, dispatch modes and hooks of saved tensors, and returns them, innermost first."""
     torch.set_default_device(None)
-    saved_hooks = torch._C._autograd
-    removers: list[tuple[Callable[[], object], Callable[[], object]]] = [
-        (torch._C._len_torch_function_stack, torch._C._pop_torch_function_stack),
-        (torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode),
-        (partial(saved_hooks._top_saved_tensors_default_hooks, True), saved_hooks._pop_saved_tensors_default_hooks),
-    ]
-    for is_on, remove in removers:
-        for _ in range(MAX_MODES):
-            if not is_on():
-                break
-            remove()
+    hooks = torch._C._autograd
+    function_modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    dispatch_modes = [_python_dispatch._pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    saved_hooks = []
+    while found := hooks._top_saved_tensors_default_hooks(True):
+        saved_hooks.append(found)
+        hooks._pop_saved_tensors_default_hooks()
+    return [[mode for mode in function_modes if not isinstance(mode, DeviceContext)], dispatch_modes, saved_hooks]
+
+
+def _put_modes(modes: list[list[Any]]) -> None:
+    """Puts back what ``_take_modes`` has removed, the default device excepted."""
+    function_modes, dispatch_modes, saved_hooks = modes
+    for mode in reversed(function_modes):
+        torch._C._push_on_torch_function_stack(mode)
+    for mode in reversed(dispatch_modes):
+        _python_dispatch._push_mode(mode)
+    for pack, unpack in reversed(saved_hooks):
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def _cuda_error() -> str | None:

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.modules import module as torch_modules
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from nas import Choice, Metric, ParameterSpace, Problem, TrialRun
 from nas.storage.records import Records
@@ -46,6 +46,43 @@ class RaisingFunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError("the function mode is on")
+
+
+class QuietMode(TorchDispatchMode):
+    """A mode that changes nothing."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def set_up() -> None:
+    """Changes what a problem's constructor may change for all of its trials."""
+    decimal.getcontext().prec = 7
+    torch.set_flush_denormal(True)
+    sys.settrace(ignore)
+    sys.setprofile(ignore)
+    signal.signal(signal.SIGALRM, ignore)
+    signal.setitimer(signal.ITIMER_REAL, 1000, 1000)
+    torch.set_default_device("cpu:0")
+    BaseTorchFunctionMode().__enter__()
+    QuietMode().__enter__()
+    torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone).__enter__()
+
+
+def undo() -> None:
+    """Undoes what ``set_up`` does."""
+    decimal.setcontext(decimal.Context())
+    torch.set_flush_denormal(False)
+    sys.settrace(None)
+    sys.setprofile(None)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    torch._C._pop_torch_function_stack()
+    torch._C._pop_torch_dispatch_stack(None)
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def ignore(*arguments: object) -> None:
+    """Does nothing: a handler, and a trace function."""
 
 
 def leave_folder() -> None:
@@ -158,10 +195,18 @@ REPLACED: dict[str, Callable[[], object]] = {
 
 
 class BreakingProblem(Problem):
-    """Tells the state of its process, trains a step, and breaks what its point names."""
+    """Tells the state of its process, trains a step, and breaks what its point names.
+
+    Args:
+        sets_up: Whether the constructor changes the state of the process.
+    """
 
     metrics = (Metric("state"), Metric("pid"))
-    space = ParameterSpace({"change": Choice("nothing", *RESTORED, *KEPT, *REPLACED)})
+    space = ParameterSpace({"change": Choice("nothing", "undo", *RESTORED, *KEPT, *REPLACED)})
+
+    def __init__(self, sets_up: bool = False) -> None:
+        if sets_up:
+            set_up()
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Returns a number for the state that was found."""
@@ -170,7 +215,7 @@ class BreakingProblem(Problem):
         network = torch.nn.Linear(4, 4)
         network(torch.randn(2, 4)).sum().backward()
         torch.optim.Adam(network.parameters()).step()
-        {**RESTORED, **KEPT, **REPLACED, "nothing": lambda: None}[run.point["change"]]()
+        {**RESTORED, **KEPT, **REPLACED, "nothing": lambda: None, "undo": undo}[run.point["change"]]()
         return {"state": hash(found) % 2**31, "pid": os.getpid()}
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
@@ -184,7 +229,10 @@ def state() -> str:
         *(sys.getrecursionlimit(), sys.path, sys.argv, sorted(os.environ.items()), os.getcwd()),
         *([finder for finder in sys.meta_path if finder is not FINDER], sys.path_hooks),
         *(logging.root.filters, warnings._showwarnmsg_impl),  # type: ignore[attr-defined]
-        *(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)),
+        *(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)[1]),
+        *(sys.gettrace(), sys.getprofile(), _get_current_dispatch_mode_stack()),
+        [type(mode).__name__ for mode in _get_current_function_mode_stack()],
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
         *(signal.pthread_sigmask(signal.SIG_BLOCK, []), resource.getrlimit(resource.RLIMIT_NOFILE)),
         *(os.sched_getaffinity(0), locale.setlocale(locale.LC_ALL), socket.getdefaulttimeout(), tempfile.tempdir),
         *(len(warnings.filters), logging.root.manager.disable, logging.root.level, len(logging.root.handlers)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +25,16 @@ Train = Callable[[str], Trial]
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
+    """Yields ``worker`` of a problem that changes nothing itself."""
+    with worker(tmp_path_factory.mktemp("state"), sets_up=False) as train:
+        yield train
+
+
+@contextmanager
+def worker(folder: Path, *, sets_up: bool) -> Iterator[Train]:
     """Yields a function that trains a trial with a change, all on one slot."""
-    url = str(tmp_path_factory.mktemp("state") / "search")
-    spec = RuntimeSpec(problem=Spec.of(BreakingProblem), url=url, options={}, session=1)
+    url = str(folder / "search")
+    spec = RuntimeSpec(problem=Spec.of(BreakingProblem, sets_up=sets_up), url=url, options={}, session=1)
     pool, records, count = ProcessPool(spec, 1), Records(open_root(url)), iter(range(1000))
 
     def train(change: str) -> Trial:
@@ -47,6 +56,16 @@ def test_state_is_restored(train: Train, change: str) -> None:
 
     assert [before.error, changing.error, after.error] == [None] * 3
     assert before.metrics == changing.metrics == after.metrics
+
+
+def test_state_of_the_constructor_stays(tmp_path: Path) -> None:
+    """What the problem's constructor has set is there in each trial, whatever an earlier one changed."""
+    changes = ["nothing", "undo", "decimal", "alarm", "tiny numbers", "function mode", "dispatch mode", "saved tensors"]
+    with worker(tmp_path, sets_up=True) as train:
+        trials = [train(change) for change in [*changes, "device", "nothing"]]
+
+    assert {trial.error for trial in trials} == {None}
+    assert len({tuple(trial.metrics.items()) for trial in trials}) == 1
 
 
 def test_import_hooks_stay(train: Train) -> None:

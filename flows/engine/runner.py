@@ -143,9 +143,14 @@ class Engine:
             claim_identity(records, prepared)
             is_left = only_finals or (limits.retries_failed and bool(pipeline.failed()))
             end = None if is_left else pipeline.ended_by()
+        is_finished = pipeline.has_finals() if only_finals else end is not None
         code = session_code(
-            records, prepared, allow_changes=limits.code_may_change, is_finished=end is not None, notify=complain
+            records, prepared, allow_changes=limits.code_may_change, is_finished=is_finished, notify=complain
         )
+        if only_finals:
+            if is_finished:
+                return self._conclude(pipeline, context, ended_by_tuner=False)
+            pipeline.check_finals(code)
         if is_begun:
             if end is not None:
                 larger = (budget_names or {}).get(end, f"budget.{end}")

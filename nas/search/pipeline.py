@@ -121,6 +121,32 @@ class SearchPipeline:
             return "jobs"
         return "tuner" if self._tuner_is_exhausted(trials) else None
 
+    def has_finals(self) -> bool:
+        """Returns whether the winner is exported, and no finalist is left to train."""
+        trials, _ = self.records.load()
+        later = self.prepared.plan.later
+        names = {stage.name for stage in later}
+        is_left = any(not trial.is_finished and trial.stage in names for trial in trials)
+        is_left = is_left or any(self.ranking.next_finalists(trials, stage) for stage in later)
+        return not is_left and self.ranking.winner(trials) is not None and self._selection.is_done(trials)
+
+    def check_finals(self, code: Mapping[str, Any]) -> None:
+        """Checks that a trial of the search stage ran a session's code.
+
+        Args:
+            code: The result of ``session_code``.
+
+        Raises:
+            ConfigurationError: all scores are those of other code, so that no trial could win.
+        """
+        newest, stage = code_id(code["code"]["problem"]), self.prepared.plan.search.name
+        scored = [t for t in self.records.load()[0] if t.stage == stage and t.state == State.COMPLETE]
+        if scored and not any(t.code in (None, newest) for t in scored):
+            raise ConfigurationError(
+                "code=changed: no trial of the search stage ran the changed code, so no trial could win. "
+                "Run flows.search with code=changed and a larger budget first"
+            )
+
     def failed(self, trials: Sequence[Trial] | None = None) -> list[Trial]:
         """Returns the FAILED trials that were not repeated yet.
 

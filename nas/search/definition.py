@@ -235,9 +235,13 @@ def read_retry(retry: object, *, deterministic: bool) -> bool:
 
 
 def compared(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parts of ``search.json`` that every session of a search has in common."""
+    """Returns the parts of ``search.json`` that every session of a search has in common.
+
+    Earlier versions also recorded the ``content`` of code; now sessions record digests of code.
+    """
     metrics = [f"{metric['name']} ({metric['direction']})" for metric in record["metrics"]]
-    return {**record["identity"], "metrics": ", ".join(metrics)}
+    identity = {key: value for key, value in record["identity"].items() if key != "content"}
+    return {**identity, "metrics": ", ".join(metrics)}
 
 
 def _refuse(value: object) -> object:

@@ -159,6 +159,14 @@ class TestClaim:
         assert "\n" not in text
         assert text.count(" there, ") == 3
 
+    def test_search_of_an_earlier_version_continues(self, records: Records) -> None:
+        """Digests of code that an earlier version put into the identity are no part of it."""
+        prepared = SEARCH.build()
+        old = {**prepared.search_json, "identity": {**prepared.identity, "content": {"file": "0123"}}}
+        records.publish("search.json", old)
+
+        claim_identity(records, prepared)
+
     def test_other_data_are_refused(self, records: Records, tmp_path: Path) -> None:
         """A data file may move or be missing, but must have the contents of the search's start."""
         first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"

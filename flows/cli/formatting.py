@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from nas.core.redaction import clean, escaped_json, one_line, without_passwords
+from nas.core.redaction import clean, escaped_json, one_line, public_line, without_passwords
 from nas.core.trial import Trial
 from nas.training.problem import LATENCY
 
@@ -86,8 +86,8 @@ def last_line(text: str | None) -> str | None:
 
 
 def failure_line(trial: Trial) -> str:
-    """Returns reason and error of a FAILED trial in one line."""
-    return one_line(": ".join(filter(None, [trial.reason and str(trial.reason), last_line(trial.error)])))
+    """Returns reason and error of a FAILED trial in one line, without passwords."""
+    return public_line(": ".join(filter(None, [trial.reason and str(trial.reason), last_line(trial.error)])))
 
 
 def brief(value: Any) -> str:

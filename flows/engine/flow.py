@@ -18,7 +18,7 @@ from flows.engine.artifacts import RunArtifacts, api_client
 from flows.engine.tasks import PrefectExecutor, tags_without_limits
 from flows.views.summary import failure_of
 from nas.core.errors import SearchInterruptedError
-from nas.core.redaction import one_line, without_passwords
+from nas.core.redaction import public_line, without_passwords
 from nas.core.trial import State as TrialState
 from nas.executors.events import Event, Finished
 from nas.executors.pool import WorkerPool
@@ -85,12 +85,12 @@ class FlowRun:
             try:
                 body()
             except SearchInterruptedError as error:
-                return Cancelled(message=one_line(error))
+                return Cancelled(message=public_line(error))
             except Exception as error:
-                return Failed(message=one_line(error))
+                return Failed(message=public_line(error))
             failure = None if self._has_complete else failure_of(self._run.pipeline.summary())
             if failure is not None:
-                return Failed(message=one_line(failure))
+                return Failed(message=public_line(failure))
             return Completed(message="all trials have their records")
 
         try:

@@ -21,7 +21,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.cli.formatting import failure_line
 from nas.core.errors import HeirloomError
-from nas.core.redaction import one_line
+from nas.core.redaction import one_line, public_line
 from nas.core.trial import State as TrialState
 from nas.core.trial import Trial
 from nas.executors.event_queue import POLL_S, EventQueue
@@ -62,9 +62,9 @@ def state_of(event: Event | None) -> State[Any]:
         case TrialLost(why="interrupted"):
             return Cancelled(message="interrupted: runs again in the next session")
         case TrialLost(why=why):
-            return Crashed(message=one_line(why))
+            return Crashed(message=public_line(why))
         case ExecutorFailed(error=error):
-            return Failed(message=one_line(error))
+            return Failed(message=public_line(error))
     return Completed(name="Restored", message="finished in an earlier session")
 
 

@@ -10,7 +10,7 @@ from flows.cli.formatting import count, duration, last_line, score, size
 from flows.cli.output import tell
 from nas.core.metric import Metric
 from nas.core.ranking import winner_key
-from nas.core.redaction import one_line
+from nas.core.redaction import public_line
 from nas.core.trial import State, Trial
 from nas.executors.events import (
     Event,
@@ -95,10 +95,11 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Prints a line that stays."""
+        line = public_line(text)
         if self._is_live:
-            self._console.print(one_line(text), soft_wrap=True)
+            self._console.print(line, soft_wrap=True)
         else:
-            tell(one_line(text))
+            tell(line)
 
     def observe(self, event: Event) -> None:
         """Updates the display after an event of the search."""
@@ -205,7 +206,7 @@ class Progress:
         count = f"{n_done} trials" if total is None else f"{n_done}/{total} trials"
         first = Table.grid(padding=(0, 1))
         first.add_row(self._spinner, self._bar, Text(f"{count}, {', '.join(times)}", overflow="ellipsis", no_wrap=True))
-        return Group(first, Text(f"  {one_line(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
+        return Group(first, Text(f"  {public_line(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
 
     def _shown_detail(self) -> str:
         if self.waits_for is not None:

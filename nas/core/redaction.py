@@ -24,6 +24,11 @@ def one_line(text: object) -> str:
     return clean(text).strip("\n").replace("\n", " ")
 
 
+def public_line(text: object) -> str:
+    """Returns the text as one clean line without passwords."""
+    return one_line(without_passwords(str(text)))
+
+
 def escaped_json(text: str) -> str:
     """Returns a JSON text of the same value that holds nothing a terminal would obey."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.ranking import competitors
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.events import Finished, Proposed
+from nas.executors.events import Finished, Proposed, TrialLost
 
 
 def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:
@@ -39,6 +39,18 @@ def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: 
         progress.observe(event)
 
     assert re.findall(r"^\[(\d+/\d+) done\]", capsys.readouterr().err, re.MULTILINE) == ["7/8", "8/9", "9/9"]
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_notes_hold_no_passwords(
+    is_live: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note masks the password of a URL, on a terminal too."""
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(is_live)))
+    progress = Progress([Metric("score")], {"search": 1}, [])
+    progress.observe(TrialLost(0, 0, "no answer from sftp://me:secret@host/root"))
+
+    assert capsys.readouterr().err == "trial 0 was lost: no answer from sftp://me:***@host/root\n"
 
 
 def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[str]) -> None:

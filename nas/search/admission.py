@@ -1,18 +1,20 @@
-"""Admission: the checks that a tuner's proposal must pass, and the trial that it becomes."""
+"""Admission: the checks that proposals and recorded points must pass, and the trials that they become."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import ConfigurationError, PointError, SearchFailedError
+from nas.core.errors import ConfigurationError, CorruptError, PointError, SearchFailedError
 from nas.core.point import is_json
 from nas.core.policy import Policy, Stage
 from nas.core.trial import DONOR_RULES, Proposal, Trial
+from nas.core.validation import path_in_errors, short_repr
 from nas.spaces.space import Space
+from nas.storage.records import Records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,22 @@ def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rul
         except PointError as error:
             raise SearchFailedError(f"{label}: the point is not in the space: {error}") from error
     return _new_trial(answer, stage, index, trials, rules.seed)
+
+
+def check_recorded(trials: Iterable[Trial], space: Space | None, records: Records) -> None:
+    """Checks that points of recorded trials are in the space, before they run.
+
+    Raises:
+        CorruptError: one is not. The message names its record.
+    """
+    if space is None:
+        return
+    for trial in trials:
+        with path_in_errors(records.url_of(f"trials/{trial.number:06d}.proposal.json")):
+            try:
+                space.validate(trial.point)
+            except PointError as error:
+                raise CorruptError(f"the point is not in the space: {short_repr(str(error))}") from error
 
 
 def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], seed: int) -> Trial:

@@ -40,7 +40,7 @@ from nas.executors.events import (
 )
 from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
-from nas.search.admission import AdmissionRules, admit, repeat, retrain
+from nas.search.admission import AdmissionRules, admit, check_recorded, repeat, retrain
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -148,6 +148,7 @@ class SearchController:
         metric = None if tuner is None else tuner.metrics[0]
         self._donors = DonorResolver(self.trials, settings.on_missing_weights, other_search_checkpoint, metric)
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
+        self._check_recorded(map(self.trials.__getitem__, self._waiting))
         self._slots = SlotPool(executor.slots)
         planner = planner or StagePlanner(settings.budget, PolicyPlan((Stage(name=self._proposals.stage),)))
         self._enforcer = BudgetEnforcer(planner, executor, self._slots, spent_hours, observe, settings.budget)
@@ -327,10 +328,14 @@ class SearchController:
         self._proposals.n_shown_at_wait = n_shown if may_continue else None
         return may_continue
 
-    def retry(self, failed: Iterable[Trial]) -> None:
+    def retry(self, failed: Sequence[Trial]) -> None:
         """Proposes each of these trials again, in its stage, before the stages run."""
+        self._check_recorded(failed)
         for trial in failed:
             self._propose(repeat(trial, self.trials))
+
+    def _check_recorded(self, trials: Iterable[Trial]) -> None:
+        check_recorded(trials, self._rules.space, self._records)
 
     def _propose(self, trial: Trial) -> None:
         self._records.propose(trial)
@@ -355,6 +360,7 @@ class SearchController:
         in_stage = [trial for trial in self.trials if trial.stage == stage.name]
         trained = {trial.parents[0] for trial in in_stage if trial.parents and not trial.reached_deadline}
         remaining = [parent for parent in finalists if parent.number not in trained]
+        self._check_recorded(remaining)
         n_slots = self._slots_per_trial(n_trials, len(self._waiting_in(stage)) + len(remaining))
         while True:
             self.collect_garbage()

@@ -13,6 +13,8 @@ from nas.core.ranking import Ranking
 from nas.core.trial import Trial
 from nas.core.validation import path_in_errors
 from nas.executors.executor import Executor
+from nas.search.admission import check_recorded
+from nas.spaces.space import Space
 from nas.storage.records import Records
 from nas.storage.search_records import check_best
 
@@ -25,12 +27,14 @@ class WinnerSelection:
     Args:
         records: Stores the test results and ``best-NNNN.json``.
         ranking: Ranks the trials.
+        space: The space of valid points.
         has_test: Whether the problem can test finalists.
     """
 
-    def __init__(self, records: Records, ranking: Ranking, *, has_test: bool) -> None:
+    def __init__(self, records: Records, ranking: Ranking, space: Space, *, has_test: bool) -> None:
         self._records = records
         self._ranking = ranking
+        self._space = space
         self._has_test = has_test
 
     def is_done(self, trials: Sequence[Trial]) -> bool:
@@ -51,11 +55,11 @@ class WinnerSelection:
         winner = self._ranking.winner(trials)
         if winner is None:
             return False
-        tests = self._records.tests()
-        if self._has_test:
-            for trial in self._ranking.tested(trials):
-                if trial.number not in tests:
-                    tests[trial.number] = self._test(executor, trial)
+        tests, tested = self._records.tests(), self._ranking.tested(trials) if self._has_test else []
+        check_recorded((winner, *tested), self._space, self._records)
+        for trial in tested:
+            if trial.number not in tests:
+                tests[trial.number] = self._test(executor, trial)
         best = newest_best(self._records)
         if best is not None and best["trial"] == winner.number:
             return False

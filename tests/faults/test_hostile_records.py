@@ -7,20 +7,27 @@ import itertools
 import json
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nas.core.budget import Budget
 from nas.core.errors import CorruptError
+from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, encode_record
 from nas.storage.record_size import shorten
 from nas.storage.records import Records
+from nas.training.trial_run import TrialRun
 from tests.support.hostile_search import KINDS, HostileSearch
+from tests.support.problems import InOrderTuner, ScoreProblem
 
 CORPUS = Path(__file__).parent / "corpus"
 """Lies that were tried or found, replayed always: ``[what, where in the record, instead]``, and whole texts."""
@@ -244,3 +251,44 @@ def test_anything_is_read_or_refused(search: HostileSearch, data: st.DataObject)
 def test_anything_is_read_or_refused_at_length(search: HostileSearch, data: st.DataObject) -> None:
     """The same with a hundred times as many examples."""
     fuzz(search, data)
+
+
+class Recorder(ScoreProblem):
+    """Notes the points with which it is called. Training fails for x = 3."""
+
+    called: ClassVar[list[Any]] = []
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        self.called.append(run.point["x"])
+        if run.point["x"] == 3:
+            raise OSError("no data")
+        return super().train(run)
+
+    def test(self, run: TrialRun) -> Mapping[str, float]:
+        self.called.append(run.point["x"])
+        return {}
+
+
+@pytest.mark.parametrize("x", [10**6, "$(reboot)" * 10**4])
+@pytest.mark.parametrize("role", ["unfinished", "finalist", "failed", "winner"])
+def test_a_point_outside_the_space_never_runs(tmp_path: Path, role: str, x: Any) -> None:
+    """The point of an unfinished, retrained, repeated or exported trial is refused before the problem's code runs."""
+    search = Search(problem=Spec.of(Recorder), tuner=Spec.of(InOrderTuner, xs=[7, 5, 3]))
+    options: dict[str, Any] = {"root": str(tmp_path), "name": "s", "budget": Budget(trials=3)}
+    run_search(search, finalists=1, **options)
+    records = Records(open_root(str(tmp_path), retry_s=0).subfolder("s"))
+    number = {"unfinished": 1, "finalist": 1, "failed": 2, "winner": 3}[role]
+    if role == "unfinished":
+        records.files.delete("trials/000001.result.json")
+    if role == "winner":
+        records.files.delete("best-0001.json")
+    path = f"trials/{number:06d}.proposal.json"
+    record = changed(records.read(path), ["proposal", "point"], {"x": x})
+    records.files.replace(path, encode_record(record))
+    Recorder.called.clear()
+
+    with pytest.raises(CorruptError, match=rf"{path} can't be read: the point is not in the space: .x=") as caught:
+        run_search(search, finalists=1 + (role == "finalist"), retry="failed" if role == "failed" else None, **options)
+    assert len(str(caught.value)) < 2000
+    assert Recorder.called == []
+    assert len(records.load()[0]) == 4

@@ -19,7 +19,9 @@ FORMAT = 2
 MAX_BYTES = 16 << 20
 """Maximum size of a record: a result with 100,000 reports takes 5 MB."""
 MAX_VALUES = 400_000
-"""Maximum number of commas and opening brackets; each can take over 300 bytes when parsed."""
+"""Maximum number of commas and opening brackets in a record that is written."""
+MAX_READ_VALUES = 1_000_000
+"""The same in a record that is read. Earlier versions wrote longer curves."""
 MAX_LARGE_VALUES = 2_000_000
 """The same for manifests and resume points, which may name 100,000 tensors and have ``MAX_RECORD_BYTES``."""
 _KEY = b'"digest":"'
@@ -36,7 +38,7 @@ def encode_record(record: Mapping[str, Any], *, is_large: bool = False) -> bytes
         raise ValueError(f"lists and objects are nested deeper than {MAX_DEPTH}")
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     data = seal(text.encode(errors="backslashreplace"))  # lone surrogates, as in file names, become JSON escapes
-    if excess := _excess(data, is_large=is_large):
+    if excess := _excess(data, MAX_VALUES, is_large=is_large):
         raise ValueError(excess)
     return data
 
@@ -50,7 +52,7 @@ def decode_record(data: bytes, *, is_large: bool = False) -> dict[str, Any]:
     """
     if not _has_digest(data):
         raise CorruptError(f"it has no digest: it is cut off, or not a record of format {FORMAT}")
-    if excess := _excess(data, is_large=is_large):
+    if excess := _excess(data, MAX_READ_VALUES, is_large=is_large):
         raise CorruptError(f"it has {excess}")
     if not _is_intact(data):
         raise CorruptError("its content does not match its digest")
@@ -87,9 +89,9 @@ def _is_intact(data: bytes) -> bool:
     return seal(text) == data
 
 
-def _excess(data: bytes, *, is_large: bool) -> str:
+def _excess(data: bytes, max_values: int, *, is_large: bool) -> str:
     """Returns the size or count that exceeds its bound, or an empty text."""
-    most_bytes, most_values = (MAX_RECORD_BYTES, MAX_LARGE_VALUES) if is_large else (MAX_BYTES, MAX_VALUES)
+    most_bytes, most_values = (MAX_RECORD_BYTES, MAX_LARGE_VALUES) if is_large else (MAX_BYTES, max_values)
     if len(data) > most_bytes:
         return f"{len(data)} bytes; a record has at most {most_bytes}"
     if len(data) > most_values and (n_values := _n_values(data)) > most_values:

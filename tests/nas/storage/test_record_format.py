@@ -10,7 +10,7 @@ import pytest
 
 from nas.core.errors import CorruptError
 from nas.core.validation import MAX_DEPTH
-from nas.storage.record_format import MAX_VALUES, decode_record, encode_record, is_format_1, seal
+from nas.storage.record_format import MAX_READ_VALUES, MAX_VALUES, decode_record, encode_record, is_format_1, seal
 from nas.storage.verified import digest_of
 
 RECORDS: list[dict[str, Any]] = [
@@ -74,7 +74,7 @@ def test_depth_is_bounded() -> None:
 
 def test_the_number_of_values_is_bounded() -> None:
     """Millions of empty lists, each of which takes 20 times its bytes in memory, are refused before they are parsed."""
-    data = seal(b'{"a":[' + b"[]," * MAX_VALUES + b"[]]}")
+    data = seal(b'{"a":[' + b"[]," * MAX_READ_VALUES + b"[]]}")
     tracemalloc.start()
     with pytest.raises(CorruptError, match="at most"):
         decode_record(data)
@@ -84,6 +84,13 @@ def test_the_number_of_values_is_bounded() -> None:
     assert peak < 4 * len(data)
     with pytest.raises(ValueError, match="at most"):
         encode_record({"a": [0] * (MAX_VALUES + 1)})
+
+
+def test_long_curves_of_earlier_versions_are_read() -> None:
+    """A result with 100,000 reports of two metrics, which earlier versions wrote, is read whole."""
+    curve = [[step, {"accuracy": 0.5, "loss": 1.5}] for step in range(100_000)]
+
+    assert decode_record(seal(json.dumps({"a": curve}, separators=(",", ":")).encode())) == {"a": curve}
 
 
 def test_format_1_is_known_by_its_missing_digest() -> None:

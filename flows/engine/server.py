@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     import httpx
+    from prefect.server.database import PrefectDBInterface
 
 _NETWORK_FILE_SYSTEMS = re.compile("afs|beegfs|ceph|cifs|fuse.glusterfs|fuse.sshfs|gfs2|gpfs|lustre|nfs4?|smb.*|wekafs")
 # PREFECT__SERVER_EPHEMERAL, PREFECT__SERVER_FINAL and the factory in _serve are private names, taken from Prefect's
@@ -477,9 +478,30 @@ async def _prune() -> None:
     from prefect.server.services.db_vacuum import vacuum_old_flow_runs
 
     try:
+        await _end_interrupted(provide_database_interface())
         await vacuum_old_flow_runs(db=provide_database_interface())
     except Exception:  # the next start tries again
         logging.getLogger("heirloom").exception("old flow runs were not deleted")
+
+
+async def _end_interrupted(db: PrefectDBInterface) -> None:
+    """Marks as CRASHED the old flow runs of interrupted commands, since only ended ones are deleted.
+
+    A flow run whose task runs still change is left alone.
+    """
+    import sqlalchemy as sa
+    from prefect.server.schemas.states import StateType
+    from prefect.settings import get_current_settings
+    from prefect.types._datetime import now
+
+    old = now("UTC") - get_current_settings().server.services.db_vacuum.retention_period
+    changing = sa.exists().where(db.TaskRun.flow_run_id == db.FlowRun.id, db.TaskRun.updated > old)
+    interrupted = sa.and_(db.FlowRun.end_time.is_(None), db.FlowRun.created < old, ~changing)
+    ended = {"state_type": StateType.CRASHED, "state_name": "Crashed", "end_time": db.FlowRun.created}
+    async with db.session_context(begin_transaction=True) as session:
+        await session.execute(
+            sa.update(db.FlowRun).where(interrupted).values(ended).execution_options(synchronize_session=False)
+        )
 
 
 def _end_with(driver_pid: int) -> None:

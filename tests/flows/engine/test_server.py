@@ -201,29 +201,36 @@ def test_it_stops_in_silence(wait: str) -> None:
 def test_only_the_driver_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests without the credentials of this start are refused; no origin may read answers; old runs are deleted."""
     monkeypatch.setenv("HEIRLOOM_CACHE", str(tmp_path))
-    asked = {"flow_runs": {"name": {"any_": ["old", "new"]}}}
+    states = {"old": "COMPLETED", "interrupted": "RUNNING", "in use": "RUNNING", "new": "COMPLETED", "fresh": "RUNNING"}
+    asked = {"flow_runs": {"name": {"any_": list(states)}}}
     with TemporaryServer() as first:
         first.wait_until_healthy()
         with httpx.Client(base_url=first.api_url, auth=tuple(first.auth_string.split(":")), timeout=30) as client:
             flow = client.post("/flows/", json={"name": "f"}).raise_for_status().json()["id"]
-            for name in ("old", "new"):
-                body = {"flow_id": flow, "name": name, "state": {"type": "COMPLETED"}}
-                client.post("/flow_runs/", json=body).raise_for_status()
-            assert len(client.post("/flow_runs/filter", json=asked).json()) == 2
+            for name, state in states.items():
+                body = {"flow_id": flow, "name": name, "state": {"type": state}}
+                made = client.post("/flow_runs/", json=body).raise_for_status().json()
+                body = {"flow_run_id": made["id"], "task_key": "trial", "dynamic_key": "0"}
+                client.post("/task_runs/", json=body).raise_for_status()
+            assert len(client.post("/flow_runs/filter", json=asked).json()) == 5
         evil = httpx.post(f"{first.api_url}/flow_runs/filter", json={}, headers={"Origin": "http://evil.example"})
     with sqlite3.connect(tmp_path / "prefect" / "prefect.db") as database:
         database.execute("UPDATE flow_run SET end_time = '2001-01-01 00:00:00.000000' WHERE name = 'old'")
+        running = "name IN ('interrupted', 'in use')"
+        database.execute(f"UPDATE flow_run SET created = '2001-01-01 00:00:00.000000' WHERE {running}")
+        in_it = "flow_run_id = (SELECT id FROM flow_run WHERE name = 'interrupted')"
+        database.execute(f"UPDATE task_run SET updated = '2001-01-01 00:00:00.000000' WHERE {in_it}")
     with TemporaryServer() as second:
         second.wait_until_healthy()
         stale = httpx.post(f"{second.api_url}/flow_runs/filter", json={}, auth=tuple(first.auth_string.split(":")))
         with httpx.Client(base_url=second.api_url, auth=tuple(second.auth_string.split(":")), timeout=30) as client:
             end_s = time.monotonic() + 15
-            while len(left := client.post("/flow_runs/filter", json=asked).json()) > 1 and time.monotonic() < end_s:
+            while len(left := client.post("/flow_runs/filter", json=asked).json()) > 3 and time.monotonic() < end_s:
                 time.sleep(0.2)
 
     assert (evil.status_code, stale.status_code) == (401, 401)
     assert "access-control-allow-origin" not in evil.headers
-    assert [run["name"] for run in left] == ["new"]
+    assert {run["name"] for run in left} == {"in use", "new", "fresh"}
 
 
 CURIOUS = """

@@ -309,8 +309,10 @@ class WorkerProcess:
             error = HeirloomError(f"a worker can't build the problem: {line}")
             error.add_note(frames)  # the command prints it before the line
             raise error
-        if self._process is not None:
-            self._process.order("mark")  # what the problem's constructor started stays between trials
+        process = self._process  # what the problem's constructor started stays between trials
+        if process is not None and process.order("mark") != "marked" and not process.wait(1.0):
+            process.kill()
+            raise WorkerLostError("its supervisor does not answer", counts=False)
 
     def _spawn(self) -> None:
         ours, theirs = multiprocessing.Pipe()

@@ -233,7 +233,8 @@ class TroubleProblem(Problem):
     """Does what its point says; for worker processes, which must survive or be replaced.
 
     Args:
-        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``hangs``.
+        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``hangs``,
+            or in the first process ``stops`` its supervisor.
     """
 
     metrics = (Metric("score"),)
@@ -272,6 +273,9 @@ class TroubleProblem(Problem):
             os._exit(3)
         if constructor == "hangs" and "heirloom-worker" in _process_name():
             time.sleep(500)
+        if constructor == "stops" and "heirloom-worker" in _process_name() and not os.path.exists(f"{folder}/stopped"):
+            os.mkdir(f"{folder}/stopped")
+            os.kill(os.getppid(), signal.SIGSTOP)
         TroubleProblem.n_built += 1
         self.folder = folder
 

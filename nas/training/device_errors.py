@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     return any(
         isinstance(cause, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)  # of a fork, or of mapping a file
         or (isinstance(cause, RuntimeError) and OUT_OF_MEMORY.search(str(cause)) is not None)
         for cause in _causes(error)
     )

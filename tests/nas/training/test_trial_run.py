@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import random
@@ -1050,6 +1051,7 @@ class TestSameStart:
         ("error", "is_of_device"),
         [
             (MemoryError("of the machine"), False),
+            (OSError(errno.ENOMEM, "Cannot allocate memory"), False),
             (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), False),
             (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
             (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),

@@ -10,6 +10,14 @@ Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 """A function that reads a setting, and one that writes it."""
 
 
+NEW_PRECISIONS = (
+    *(("generic", "all"), ("cuda", "all"), ("mkldnn", "all")),
+    *(("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn")),
+    *(("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn")),
+)
+"""Backends and operations with a precision of float32."""
+
+
 class SavedSettings:
     """Values of settings at one moment, which can be restored."""
 
@@ -37,7 +45,6 @@ def torch_settings() -> Iterable[Setting]:
     yield torch.get_default_dtype, torch.set_default_dtype
     yield _default_device, torch.set_default_device
     yield torch.is_grad_enabled, torch._C._set_grad_enabled
-    yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     yield _deterministic, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])
     yield _anomaly, lambda value: torch.autograd.set_detect_anomaly(*value)
     yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
@@ -47,9 +54,39 @@ def torch_settings() -> Iterable[Setting]:
     yield backends.cuda.math_sdp_enabled, backends.cuda.enable_math_sdp
     yield backends.cuda.cudnn_sdp_enabled, backends.cuda.enable_cudnn_sdp
     yield from attributes(backends.mkldnn, "enabled")
-    yield from attributes(backends.cudnn, "enabled", "benchmark", "deterministic", "allow_tf32")
+    yield from attributes(backends.cudnn, "enabled", "benchmark", "deterministic")
+    yield from _precisions()
     yield from attributes(backends.quantized, "engine")
     yield torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
+
+
+def _precisions() -> Iterable[Setting]:
+    """Yields the precisions of float32: by old names, and by new ones where torch has them."""
+    import torch
+
+    yield _old(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    yield from (_old(*setting) for setting in attributes(torch.backends.cudnn, "allow_tf32"))
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        for place in NEW_PRECISIONS:  # defaults first, since the others read as them unless they are set
+            yield partial(torch._C._get_fp32_precision_getter, *place), partial(_set_precision, place)
+
+
+def _set_precision(place: tuple[str, str], value: str) -> None:
+    import torch
+
+    torch._C._set_fp32_precision_setter(*place, value)
+
+
+def _old(read: Callable[[], Any], write: Callable[[Any], object]) -> Setting:
+    """Returns a setting that reads as None once new names were used: torch raises then."""
+
+    def read_old() -> Any:
+        try:
+            return read()
+        except RuntimeError:
+            return None
+
+    return read_old, lambda value: None if value is None else write(value)
 
 
 def _default_device() -> str | None:

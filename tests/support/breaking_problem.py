@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from nas import Choice, Metric, ParameterSpace, Problem, TrialRun
 from nas.storage.records import Records
+from nas.training.torch_settings import torch_settings
 
 
 class RaisingMode(TorchDispatchMode):
@@ -59,6 +60,8 @@ def set_up() -> None:
     """Changes what a problem's constructor may change for all of its trials."""
     decimal.getcontext().prec = 7
     torch.set_flush_denormal(True)
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     sys.settrace(ignore)
     sys.setprofile(ignore)
     signal.signal(signal.SIGALRM, ignore)
@@ -73,6 +76,8 @@ def undo() -> None:
     """Undoes what ``set_up`` does."""
     decimal.setcontext(decimal.Context())
     torch.set_flush_denormal(False)
+    torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = "none"
     sys.settrace(None)
     sys.setprofile(None)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -168,6 +173,11 @@ RESTORED: dict[str, Callable[[], object]] = {
     "decimal": lambda: setattr(decimal.getcontext(), "prec", 1),
     "start method": lambda: multiprocessing.set_start_method("spawn", force=True),
     "type": lambda: torch.set_default_dtype(torch.float64),
+    "precision": lambda: (
+        setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee"),  # type: ignore[attr-defined]
+        setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    ),
+    "old precision": lambda: torch.set_float32_matmul_precision("medium"),
     "device": lambda: torch.set_default_device("meta"),
     "gradients": lambda: torch.set_grad_enabled(False),
     "autocast": cancel_autocast,
@@ -238,6 +248,7 @@ def state() -> str:
         *(len(warnings.filters), logging.root.manager.disable, logging.root.level, len(logging.root.handlers)),
         *(gc.isenabled(), gc.get_threshold(), np.geterr(), decimal.getcontext().prec, os.umask(0o22)),
         *(multiprocessing.get_start_method(), torch.get_default_dtype(), torch.get_default_device()),
+        [read() for read, _ in torch_settings()],
         *(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled()),
         *((torch.tensor(1e-310, dtype=torch.float64) * 1).item() == 0, [os.fstat(fd).st_ino for fd in (0, 1, 2)]),
     ]

@@ -28,11 +28,11 @@ def files_under(folder: Path, command: str, *, without: str = "") -> dict[str, P
         paths = [Path(root, name) for name in sorted(names) if name.endswith(".py")]
         found |= {path.relative_to(folder).as_posix(): path for path in paths[: MAX_FILES - len(found)]}
     with suppress(ValueError):  # an unclosed quote: the shell will tell
-        named = [word for word in shlex.split(command) if not os.path.isabs(word) and Path(folder, word).is_file()]
+        named = [word for word in shlex.split(command) if not os.path.isabs(word) and os.path.isfile(folder / word)]
         found |= {Path(os.path.normpath(word)).as_posix(): Path(folder, word) for word in named}
     return found
 
 
 def _is_left_out(folder: Path, output: str) -> bool:
     is_output = bool(output) and folder.resolve() == Path(output).resolve()
-    return folder.name.startswith((".", "__")) or is_output or (folder / "pyvenv.cfg").is_file()
+    return folder.name.startswith((".", "__")) or is_output or os.path.isfile(folder / "pyvenv.cfg")

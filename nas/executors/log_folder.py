@@ -21,15 +21,18 @@ class LogFolder:
     def __init__(self) -> None:
         for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             _remove_if_stale(folder)
-        self.path, self._lock = _locked_folder()
+        self.path, lock = _locked_folder()
         while not self.path.is_dir():  # another driver removed it before it was locked
-            os.close(self._lock)
-            self.path, self._lock = _locked_folder()
+            os.close(lock)
+            self.path, lock = _locked_folder()
+        self._lock: int | None = lock
 
     def remove(self) -> None:
-        """Deletes the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Deletes the folder, once."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
 
 
 def _locked_folder() -> tuple[Path, int]:

@@ -18,6 +18,8 @@ from nas.training.messages import Assignment, JobStart, RuntimeSpec
 logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 1.0
 """Seconds between two looks at the size of the slots' logs."""
+CLOSE_TIMEOUT_S = 1.0
+"""Seconds that closing a pool waits for the disk of the logs."""
 
 
 def visible_gpu(index: int, environment: Mapping[str, str]) -> str:
@@ -89,10 +91,11 @@ class ProcessPool(WorkerPool):
     def close(self) -> None:
         """Ends all workers."""
         self._is_closed.set()
-        self._shortener.join()
         for worker in self._workers:
             worker.close()
-        self._logs.remove()
+        self._shortener.join(CLOSE_TIMEOUT_S)
+        if not self._shortener.is_alive():  # else the disk hangs; a later driver removes the folder
+            self._logs.remove()
 
     def _shorten_logs(self) -> None:
         while not self._is_closed.wait(LOG_INTERVAL_S):

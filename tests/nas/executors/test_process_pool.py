@@ -26,6 +26,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPool
+from nas.executors.worker_process import WorkerProcess
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.storage.open import open_root
@@ -378,6 +379,16 @@ class TestDeaths:
 
         assert (trial.reason, trial.error) == (Reason.LOST, "its worker ended with exit status 3")
 
+    def test_supervisor_must_answer(self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
+        """A worker whose supervisor is stopped gets no trial, since nothing it starts could be ended."""
+        monkeypatch.setattr("nas.executors.supervised_process._ORDER_TIMEOUT_S", 0.5)
+        shop = open_shop(constructor="stops")
+
+        [trial] = shop.run(("nothing", 0))
+
+        assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+        assert len(list(shop.pids.glob("0-*"))) == 1
+
     def test_slots_crash_independently(self, open_shop: Callable[..., Shop]) -> None:
         """A crashed worker does not affect other slots' trials."""
         shop = open_shop(slots=2)
@@ -545,6 +556,25 @@ class TestStops:
         assert time.monotonic() - began_s < 5
         assert not is_alive(pid)
         assert isinstance(outcomes[0], WorkerLostError)
+
+    def test_closing_does_not_wait_for_a_disk(
+        self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The workers end although the disk of their logs hangs."""
+        hangs, goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr("nas.executors.process_pool.LOG_INTERVAL_S", 0.01)
+        monkeypatch.setattr(WorkerProcess, "shorten_log", lambda worker: (hangs.set(), goes_on.wait()))
+        shop = open_shop()
+        [trial] = shop.run(("nothing", 0))
+        assert hangs.wait(10)
+        closing = threading.Thread(target=shop.close)
+        closing.start()
+        closing.join(20)
+        has_closed, worker_runs = not closing.is_alive(), is_alive(int(trial.metrics["pid"]))
+        goes_on.set()
+        closing.join()
+
+        assert (has_closed, worker_runs) == (True, False)
 
     def test_closing_ends_starting_workers(self, open_shop: Callable[..., Shop]) -> None:
         """close during a worker's start leaves no process and starts no trial; a closed pool starts none."""

@@ -45,7 +45,8 @@ class RunLog:
         """Adds the end of a FAILED trial's log, or one line of another event."""
         match event:
             case Finished(trial=trial) if trial.state == State.FAILED:
-                for line in filter(str.strip, self._log_of(trial.number).splitlines()[-N_LINES:]):
+                lines = [line for line in self._log_of(trial.number).splitlines() if line.strip()]
+                for line in lines[-N_LINES:]:
                     self.say(line, logging.INFO, task_run)
                 self.say(f"trial {trial.number} FAILED: {failure_line(trial)}", logging.ERROR, task_run)
             case Finished(trial=trial):

@@ -78,13 +78,16 @@ class SignalHandler:
             self._is_leaving, self._told_at = False, time.monotonic()
             raise KeyboardInterrupt
         elif time.monotonic() > self._told_at + REPEAT_S:
-            self._tell(number)
-            os._exit(128 + number)
+            try:
+                self._tell(number)
+            finally:
+                os._exit(128 + number)
 
     def _tell(self, number: int) -> None:
         """Writes the line that resumes, past Python's buffers, which this thread may be using."""
         what = "no trial was running" if self.signal is None else "at once; finished trials are kept"
         line = f"heirloom: interrupted ({signal.Signals(number).name}): {what}. Resume: {self._command}"
-        ended = END_OF_DISPLAY if sys.stderr.isatty() else b""
+        encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"  # sys.stderr may be the live display's
         with suppress(OSError):  # standard error may be closed
-            os.write(2, ended + one_line(line).encode(sys.stderr.encoding, "backslashreplace") + b"\n")
+            ended = END_OF_DISPLAY if os.isatty(2) else b""
+            os.write(2, ended + one_line(line).encode(encoding, "backslashreplace") + b"\n")

@@ -405,7 +405,8 @@ def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
     assert done.status == 1
     assert done.out.count("best: trial") == 1
     assert [line for line in done.err.splitlines() if line.startswith("heirloom:")] == [
-        "heirloom: 1 trials failed in a row (max_failures=1). The last, trial 0: exception: RuntimeError: as told"
+        "heirloom: 1 trials failed in a row (max_failures=1). The last, trial 0: exception: "
+        "TimedProblem.train raised RuntimeError: as told"
     ]
 
 

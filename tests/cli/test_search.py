@@ -122,8 +122,12 @@ def test_failures_are_printed_at_once(here: Path) -> None:
     *_, first, second, last = done.err.splitlines()
 
     assert done.status == 1
-    assert first.startswith("[1/3 done] trial 0 (search) FAILED exception: RuntimeError: as told; ")
-    assert second.startswith("[2/3 done] trial 1 (search) FAILED exception: RuntimeError: as told; ")
+    assert first.startswith(
+        "[1/3 done] trial 0 (search) FAILED exception: TimedProblem.train raised RuntimeError: as told; "
+    )
+    assert second.startswith(
+        "[2/3 done] trial 1 (search) FAILED exception: TimedProblem.train raised RuntimeError: as told; "
+    )
     assert last.startswith("heirloom: 2 trials failed in a row (max_failures=2). The last, trial 1: exception: ")
     assert done.out == ""
 

@@ -131,6 +131,7 @@ def join(client: ChannelClient, invocation: Invocation) -> tuple[RuntimeSpec, Me
         has_stopper=welcome["has_stopper"],
         jobs_request_trials=welcome["jobs_request_trials"],
         resume_every_s=welcome["resume_every_s"],
+        code=welcome["code"],
     )
     return runtime, welcome
 

@@ -32,6 +32,7 @@ WELCOME = {
     "n_threads": None,
     "lost_after_s": 30.0,
     "poll_s": 5.0,
+    "code": {},
 }
 
 
@@ -98,6 +99,7 @@ def driver() -> Iterator[Callable[..., HostileDriver]]:
         {"problem": "x.Y"},
         {"session": True},
         {"has_stopper": 1},
+        {"code": {"a.py": 1}},
         {"device": ["cuda"]},
         {"n_threads": 10**9},
         {"more": 1},

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, on_terminal, records, resume_line, run, trials, until
+from tests.support import timed_problem
+from tests.support.commands import ROOT, Command, on_terminal, records, resume_line, run, trials, until
 from tests.support.remote_search import RemoteSearch, search_with_remote_workers
 
 pytestmark = pytest.mark.slow
@@ -215,23 +216,30 @@ def test_mismatched_workers_are_refused(here: Path, api_url: str) -> None:
     assert done.status == 0, done.err
 
 
-def test_a_worker_with_another_root_leaves(here: Path, api_url: str) -> None:
-    """A worker that can't see the driver's proposals leaves with status 2, and the trial runs elsewhere."""
-    copy = here / "copy"
+def test_a_worker_with_another_root_or_code_leaves(here: Path, api_url: str) -> None:
+    """A worker with other proposals or another problem leaves with status 2, and the trial runs elsewhere."""
+    copy, old = here / "copy", here / "old"
     (copy / "mine").mkdir(parents=True)
+    old.mkdir()
+    source = Path(timed_problem.__file__).read_text()
+    (old / "timed_problem.py").write_text(f"{source}# before the change\n")
     with RemoteSearch(here, *PLAIN, "slots=1", "budget.trials=1", PREFECT_API_URL=api_url) as remote:
-        channel, _, target = remote.line[2].split()
+        channel, root, target = remote.line[2].split()
         until(lambda: (here / "heirloom/mine/search.json").exists(), what="the search")
         (copy / "mine/search.json").write_bytes((here / "heirloom/mine/search.json").read_bytes())
         with Command(
             here, channel, f"storage.root={copy}", target, module="flows.worker", HEIRLOOM_CHANNEL_TOKEN=remote.line[1]
         ) as strayed:
             end = strayed.wait()
+        variables = {"HEIRLOOM_CHANNEL_TOKEN": remote.line[1], "PYTHONPATH": f"{old}:{ROOT}"}
+        with Command(old, channel, root, target, module="flows.worker", **variables) as outdated:
+            refused = outdated.wait()
         remote.join()
         done = remote.wait()
 
     assert end.status == 2
     assert "holds a search of the same name, but not the driver's trial 0" in end.err
+    assert (refused.status, "timed_problem.py changed" in refused.err) == (2, True), refused.err
     assert done.status == 0, done.err
     assert [t.state for t in trials(here / "heirloom" / "mine")] == ["COMPLETE"] * 2
     assert not list(copy.rglob("*.start-*"))

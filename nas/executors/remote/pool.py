@@ -362,6 +362,7 @@ class RemotePool(WorkerPool):
             "trial_timeout_s": self._timeout_s,
             "device": gate.device,
             "n_threads": gate.n_threads,
+            "code": dict(spec.code),
             "lost_after_s": gate.lost_after_s,
             "poll_s": self._poll_s,
         }

@@ -70,6 +70,7 @@ _WELCOME: Mapping[str, tuple[type, ...]] = {
     "trial_timeout_s": (*_NUMBER, NoneType),
     "device": (str, NoneType),
     "n_threads": (int, NoneType),
+    "code": (dict,),
 }
 MAX_LOST_AFTER_S = 3600.0
 _MAX_THREADS = 2**16
@@ -185,6 +186,8 @@ def checked_welcome(data: object) -> Message:
         checked_number(fields["trial_timeout_s"], "trial_timeout_s", 0.0, math.inf)
     if fields["n_threads"] is not None:
         checked_int(fields["n_threads"], "n_threads", 1, _MAX_THREADS)
+    if not all(isinstance(digest, str) for digest in fields["code"].values()):
+        raise CorruptError(f"code must not be {short_repr(fields['code'])}")
     return fields
 
 

@@ -86,7 +86,7 @@ def test_foreign_programs_are_clean(tmp_path: Path) -> None:
         space={"word" + ODD.encode().decode("unicode_escape"): {"_type": "uniform", "_value": [0, 1]}},
     )
     config = experiment.write(maxTrialNum=2)
-    for file in (EXAMPLES / "05_rafiki_template").iterdir():
+    for file in (EXAMPLES / "05_rafiki_template").glob("*.py"):
         shutil.copy(file, experiment.folder)
     for name in ("train.csv", "val.csv"):
         (experiment.folder / name).write_text("0,1\n1,0\n")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import select
 import sys
 from collections.abc import Callable
 
-from nas.core.redaction import clean, one_line, without_passwords
+from nas.core.redaction import clean, escape_missing_characters, one_line, without_passwords
 
 
 def show(text: object = "") -> None:
@@ -53,10 +52,8 @@ def _is_closed() -> bool:
 
 
 def prepare_streams() -> None:
-    """Lets both streams write any text: characters that the terminal lacks become backslash escapes."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    """Lets a command, and the warnings of Python's last handler, write any text on any terminal."""
+    escape_missing_characters()
     if logging.lastResort is not None:  # prints warnings, which may hold text of a problem
         logging.lastResort.setFormatter(_CleanFormatter())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
@@ -37,6 +39,13 @@ def escaped_json(text: str) -> str:
 def without_passwords(text: str) -> str:
     """Returns the text with ``***`` as the password of each URL: ``sftp://me:***@host/root``."""
     return _PASSWORD.sub(r"\1:***@", text)
+
+
+def escape_missing_characters() -> None:
+    """Lets standard output and error write any text: what their encoding lacks becomes backslash escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def passwords_of(url: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import runpy
 import sys
@@ -10,15 +9,13 @@ from pathlib import Path
 
 from nas.compat.rafiki.template import importing
 from nas.core.errors import ConfigurationError, HeirloomError
-from nas.core.redaction import clean
+from nas.core.redaction import clean, escape_missing_characters
 from nas.core.tracebacks import error_line, frames_of
 
 
 def main() -> int:
     """Runs the file and returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks become backslash escapes
-            stream.reconfigure(errors="backslashreplace")
+    escape_missing_characters()
     if len(sys.argv) < 2 or not os.path.isfile(sys.argv[1]):
         given = f" ({sys.argv[1]} is not a file)" if len(sys.argv) > 1 else ""
         print(f"heirloom: give the file of a template: python -m nas.compat.rafiki Model.py{given}", file=sys.stderr)

@@ -166,6 +166,7 @@ class TestClaim:
         records.publish("search.json", old)
 
         claim_identity(records, prepared)
+        assert (records.header() or {})["identity"] == old["identity"]
 
     def test_other_data_are_refused(self, records: Records, tmp_path: Path) -> None:
         """A data file may move or be missing, but must have the contents of the search's start."""

@@ -51,7 +51,8 @@ def search(invocation: Invocation, engine: Engine) -> int:
     definition = read_search(invocation, machine)
     budget = read_budget(invocation.values, definition, machine)
     prepared = definition.build()
-    name = search_name(invocation, prepared.default_name, definition, prepared.problem.data_arguments)
+    outside = prepared.problem.data_arguments - prepared.problem.data_files
+    name = search_name(invocation, prepared.default_name, definition, outside)
     check_name(name)
     context = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)

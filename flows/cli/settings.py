@@ -466,7 +466,7 @@ def search_name(invocation: Invocation, default: str, search: Search, outside: C
         invocation: The command line.
         default: The name derived from the identity.
         search: The search whose identity counts.
-        outside: Arguments of the problem outside the identity (data paths).
+        outside: Arguments of the problem that the default name does not depend on.
     """
     name = invocation.values.get("name")
     if name is not None:

@@ -458,6 +458,9 @@ def _serve(listener_fd: int, driver_pid: int) -> None:
 
     import uvicorn
 
+    # Python shows them for the module that runs as the program, as this one does: SQLAlchemy's go to Prefect.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             # Two first migrations of one new database at the same time: one of them died in 2 of 3 tries.

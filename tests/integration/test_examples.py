@@ -107,8 +107,9 @@ def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
 
     assert data == ""
     assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
-    assert re.findall(r"-(\w+): (\d+) trials", multirun) == [("Linear", "4"), ("Net", "18")]  # the latter is finished
-    assert report.count("rafiki-auto-") == 2
+    swept = re.findall(r"-(\w+)-problem\.file-\w+\.py: (\d+) trials", multirun)
+    assert swept == [("Linear", "4"), ("Net", "6")]
+    assert report.count("rafiki-auto-") == 3
     assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
 
 

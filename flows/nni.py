@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FROM_FILE = (
     "problem", "tuner", "stopper", "policy", "budget", "job", "constraints", "init", "deterministic", "finalists",
+    "gpus_per_trial",
 )  # fmt: skip
 """Keys that the experiment's own file sets."""
 RUNNERS = ("threads", "processes", "remote", "debug")

@@ -57,7 +57,14 @@ def search(invocation: Invocation, engine: Engine) -> int:
     context = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]
-    pipeline = SearchPipeline(prepared, context.records, budget, finalists=finalists, retention=retention)
+    pipeline = SearchPipeline(
+        prepared,
+        context.records,
+        budget,
+        finalists=finalists,
+        retention=retention,
+        gpus_per_trial=machine.gpus_per_trial,
+    )
     import_weights(context.records, definition.init)
     return engine.run(pipeline, context)
 

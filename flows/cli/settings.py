@@ -15,6 +15,7 @@ from flows.cli.overrides import choices_of
 from nas.core.budget import Budget
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
+from nas.core.gpus import share_of_slots, slots_of_gpus
 from nas.core.policy import PolicyPlan
 from nas.core.validation import check_int
 from nas.executors.simulated import Workers
@@ -31,6 +32,8 @@ RunnerKind = Literal["debug", "threads", "processes", "remote", "simulated"]
 RUNNERS = ("debug", "threads", "processes", "remote", "simulated")
 WITH_PREFECT = frozenset({"threads", "processes", "remote"})
 KILLABLE = frozenset({"processes", "remote"})
+PLACES_GPUS = ("processes",)
+"""Runners whose workers see different GPUs."""
 MAX_DEFAULT_SLOTS = 4
 TOKEN_VARIABLE = "HEIRLOOM_CHANNEL_TOKEN"
 """Environment variable of the token, because every user of a machine can see command lines."""
@@ -60,7 +63,8 @@ class Machine:
         slots: Number of trials that run at a time.
         n_threads: Torch threads per trial.
         device: ``cpu``, ``cuda`` or ``mps``.
-        gpus: Slot i sees only GPU ``gpus[i % len(gpus)]``.
+        gpus: The GPUs for the slots.
+        gpus_per_trial: GPUs of each trial; less than 1: trials share a GPU.
     """
 
     runner: RunnerKind
@@ -69,6 +73,7 @@ class Machine:
     device: str
     gpus: tuple[int, ...]
     trial_timeout_s: float | None
+    gpus_per_trial: float = 1.0
     workers: Workers | None = None
     """Behavior of simulated workers, for ``runner=simulated``."""
     gate: Gate | None = None
@@ -91,9 +96,10 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         if values["gpus"] != "all":
             raise ConfigurationError(f"gpus={values['gpus']}: needs runner=processes: {runner} uses one GPU only")
         gpus = gpus[:1]
+    gpus_per_trial = read_gpus_per_trial(values, device, gpus, slots)
     cores = usable_cores()
     if slots is None:
-        slots = 1 if runner == "debug" else len(gpus) or min(MAX_DEFAULT_SLOTS, cores)
+        slots = 1 if runner == "debug" else slots_of_gpus(len(gpus), gpus_per_trial) or min(MAX_DEFAULT_SLOTS, cores)
     return Machine(
         runner=runner,
         slots=slots,
@@ -101,6 +107,7 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         device=device,
         gpus=gpus,
         trial_timeout_s=timeout_s,
+        gpus_per_trial=gpus_per_trial,
         workers=_read_workers(values),
     )
 
@@ -214,6 +221,42 @@ def read_device(device: object, gpus: object) -> tuple[str, tuple[int, ...]]:
     return "cuda", tuple(range(n_gpus)) if chosen is None else chosen
 
 
+def read_gpus_per_trial(values: Mapping[str, Any], device: str, gpus: tuple[int, ...], slots: int | None) -> float:
+    """Returns the GPUs of each trial; 1 without GPUs.
+
+    Raises:
+        ConfigurationError: the value is invalid, or this machine has too few GPUs for it.
+    """
+    wanted = _read_wanted_gpus(values)
+    if wanted is None:
+        return share_of_slots(len(gpus), slots or 1) if gpus else 1.0
+    name = f"gpus_per_trial={wanted:g}"
+    if not gpus:
+        raise ConfigurationError(f"{name}: needs a GPU, but trials run on {device}. Leave gpus_per_trial out.")
+    most = slots_of_gpus(len(gpus), wanted)
+    if not most:
+        raise ConfigurationError(f"{name}: must be at most {len(gpus)}, the number of GPUs. Lower it.")
+    if slots is not None and slots > most:
+        raise ConfigurationError(f"slots={slots}: must be at most {most} with {name} on {len(gpus)} GPUs. Lower it.")
+    return wanted
+
+
+def _read_wanted_gpus(values: Mapping[str, Any]) -> float | None:
+    """Returns ``gpus_per_trial``, or None if it is not set."""
+    wanted, runner = values["gpus_per_trial"], values["runner"]["kind"]
+    if wanted is None:
+        return None
+    name = f"gpus_per_trial={wanted}"
+    is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool) and wanted > 0
+    if not is_number or (wanted > 1 and not float(wanted).is_integer()):
+        raise ConfigurationError(
+            f"{name}: must be 1, 2, ... or a share of a GPU such as 0.5. Leave it out for one each."
+        )
+    if runner not in PLACES_GPUS:
+        raise ConfigurationError(f"{name}: needs runner={' or '.join(PLACES_GPUS)}, not {runner}")
+    return float(wanted)
+
+
 def _read_gpus(device: object, gpus: object) -> tuple[int, ...] | None:
     """Returns the GPU numbers, or None for all."""
     if device not in ("auto", "cpu", "cuda", "mps"):
@@ -265,6 +308,7 @@ def check_values(invocation: Invocation) -> None:
     if _read_wishes(values)[0] == "remote":
         read_gate(values)
     _read_gpus(values["device"], values["gpus"])
+    _read_wanted_gpus(values)
     Budget(**values["budget"])
     read_limits(values)
     read_root(values)

@@ -48,6 +48,7 @@ class SessionRun:
             code=prepared.code["problem"],
             session=self.session,
             device=machine.device,
+            gpus_per_trial=machine.gpus_per_trial,
             n_threads=machine.n_threads,
             has_stopper=prepared.stopper is not None,
             jobs_request_trials=prepared.jobs.requests_trials,

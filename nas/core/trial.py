@@ -174,7 +174,8 @@ class Trial:
     cost: Mapping[str, float] = field(default_factory=dict)
     """The resources that the trial used, by name:
 
-    * ``seconds``, ``gpu_seconds``: duration of the last attempt and of the attempts that it resumed
+    * ``seconds``: duration of the last attempt and of the attempts that it resumed
+    * ``gpu_seconds``: the same, times the number of GPUs that the trial had
     * ``static_metrics_seconds``: duration of computing ``static_metrics`` in the last attempt
     * ``setup_seconds``: duration before the first call of ``run.epochs``: loading data, building the network
     * ``threads``: torch threads, if the trial had those of several slots
@@ -378,9 +379,9 @@ class Trial:
         }
 
 
-def training_cost(seconds: float, *, on_gpu: bool) -> dict[str, float]:
-    """Returns ``Trial.cost`` for a training of so many seconds."""
-    return {"seconds": seconds, "gpu_seconds": seconds if on_gpu else 0.0}
+def training_cost(seconds: float, n_gpus: float) -> dict[str, float]:
+    """Returns ``Trial.cost`` for seconds of training on GPUs, or on a share of one."""
+    return {"seconds": seconds, "gpu_seconds": seconds * n_gpus}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nas.core.gpus import gpus_of_slot
 from nas.core.trial import Trial
 from nas.executors.events import Action, Event, StopKind
 from nas.executors.log_folder import LogFolder
@@ -22,13 +23,13 @@ CLOSE_TIMEOUT_S = 1.0
 """Seconds that closing a pool waits for the disk of the logs."""
 
 
-def visible_gpu(index: int, environment: Mapping[str, str]) -> str:
-    """Returns the ``CUDA_VISIBLE_DEVICES`` by which a worker sees only this process's GPU ``index``.
+def visible_gpus(indices: Sequence[int], environment: Mapping[str, str]) -> str:
+    """Returns the ``CUDA_VISIBLE_DEVICES`` by which a worker sees only these GPUs of this process.
 
     Slurm and containers set the variable. Torch then counts within its list, which may hold other numbers, or UUIDs.
     """
     listed = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return listed[index] if index < len(listed) else str(index)
+    return ",".join(listed[index] if index < len(listed) else str(index) for index in indices)
 
 
 class ProcessPool(WorkerPool):
@@ -42,7 +43,7 @@ class ProcessPool(WorkerPool):
     Args:
         spec: The settings of each worker.
         slots: How many workers. Each is started when its first trial comes.
-        gpus: Slot i sees only GPU ``gpus[i % len(gpus)]``. Empty: all that the driver sees.
+        gpus: The GPUs for the slots, ``spec.gpus_per_trial`` for each. Empty: each slot sees all that the driver sees.
         trial_timeout_s: A trial that runs longer is killed and FAILED.
     """
 
@@ -56,7 +57,8 @@ class ProcessPool(WorkerPool):
             threads = str(spec.n_threads)
             environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
             if gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpus[slot % len(gpus)], os.environ)
+                own = gpus_of_slot(gpus, slot, spec.gpus_per_trial)
+                environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(own, os.environ)
             log = self._logs.path / f"slot-{slot}.log"
             self._workers.append(WorkerProcess(spec, environment, log))
         self._is_closed = threading.Event()

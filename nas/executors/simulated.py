@@ -276,7 +276,7 @@ class SimulatedExecutor:
             is_last = self._is_last.pop(attempt.trial.number)
             self._at(self._now_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
         seconds = self._now_s - attempt.began_s
-        cost = {**training_cost(seconds, on_gpu=self._workers.have_gpus), **attempt.simulation.shares}
+        cost = {**training_cost(seconds, float(self._workers.have_gpus)), **attempt.simulation.shares}
         return Finished(self._records.commit(trial.finish(self._now_s, cost=cost, curve=attempt.reported)))
 
     def _lose(self, attempt: _Attempt, why: str) -> Event | None:

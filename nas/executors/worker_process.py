@@ -405,7 +405,7 @@ class WorkerProcess:
     def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
         """Records a trial whose worker was killed. Returns its own result if that was durable before."""
         now = time.time()
-        cost = training_cost(seconds, on_gpu=self._spec.device == "cuda")
+        cost = training_cost(seconds, self._spec.n_gpus)
         killed = replace(trial, started=now - seconds).finish(now, cost=cost, curve=curve)
         files = open_root(self._spec.url, self._spec.options)
         committed = Records(files).commit(killed)

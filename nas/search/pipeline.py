@@ -66,6 +66,7 @@ class SearchPipeline:
         budget: The limits of the search stage.
         finalists: The number of trials for a later stage whose plan does not set it.
         retention: The rules for deleting weights; by default all are kept.
+        gpus_per_trial: GPUs of each trial, for a budget of GPU-hours.
 
     Attributes:
         ended_by_tuner: Whether ``run`` ended the search stage because the tuner had no more proposals.
@@ -79,6 +80,7 @@ class SearchPipeline:
         *,
         finalists: int = 2,
         retention: Retention | None = None,
+        gpus_per_trial: float = 1.0,
     ) -> None:
         check_int("finalists", finalists, 1)
         if prepared.search.deterministic and budget.is_timed:
@@ -92,6 +94,7 @@ class SearchPipeline:
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()
+        self._gpus_per_trial = gpus_per_trial
         self.ended_by_tuner = False
         self.metric = prepared.problem.metrics[0]
         self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked)
@@ -164,7 +167,7 @@ class SearchPipeline:
             if trial.is_finished:
                 planner.learn(trial)
         wall_s = 0.0 if self.budget.hours is None else 3600 * spent_hours(self.records)
-        spent = Usage(wall_s, math.fsum(t.cost.get("gpu_seconds", 0.0) for t in trials))
+        spent = Usage(wall_s, math.fsum(map(planner.gpu_s, trials)))
         bounds = {stage.name: planner.closed_by(stage, spent) for stage in self.prepared.plan.stages}
         for stage in self.prepared.plan.later:
             parents = [trials[t.parents[0]] for t in trials if t.stage == stage.name and not t.is_finished]
@@ -182,6 +185,7 @@ class SearchPipeline:
             slots,
             n_left=lambda: self.ranking.n_trials_left(trials()),
             has_selection=True,
+            gpus_per_trial=self._gpus_per_trial,
         )
 
     def _jobs_are_used_up(self, trials: Sequence[Trial]) -> bool:

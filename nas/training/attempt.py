@@ -57,6 +57,7 @@ class Attempt:
             runtime.files,
             donors=assignment.donors,
             device=runtime.spec.device,
+            n_gpus=runtime.spec.n_gpus,
             channel=channel,
             resume_every_s=runtime.spec.resume_every_s,
         )
@@ -159,7 +160,7 @@ class Attempt:
     def _commit(self, outcome: Trial) -> Trial:
         run, runtime = self.run, self._runtime
         seconds = time.perf_counter() - self._began
-        spent = training_cost(seconds, on_gpu=runtime.spec.device == "cuda")
+        spent = training_cost(seconds, runtime.spec.n_gpus)
         result = replace(
             outcome,
             metrics=self._declared_first(outcome.metrics),

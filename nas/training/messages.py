@@ -76,6 +76,8 @@ class RuntimeSpec:
     """Digests of the problem's code in the driver (``nas.training.code_digests``); a worker must load the same."""
     session: int = 0
     device: str = "cpu"
+    gpus_per_trial: float = 1.0
+    """GPUs of each trial if ``device`` is ``cuda``; less than 1: trials share a GPU."""
     n_threads: int = 1
     has_stopper: bool = False
     """Whether each report waits for the stopper's decision."""
@@ -85,6 +87,11 @@ class RuntimeSpec:
     """Whether the problem's ``export`` is checked with the first trial that has weights."""
     resume_every_s: float = EVERY_S
     """Seconds between two resume points of a long trial, unless its problem sets them."""
+
+    @property
+    def n_gpus(self) -> float:
+        """Returns the GPUs of each trial: 0 without GPUs, a fraction if trials share one."""
+        return self.gpus_per_trial if self.device == "cuda" else 0.0
 
 
 @dataclass(frozen=True, slots=True)

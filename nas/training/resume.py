@@ -87,6 +87,7 @@ class ResumableRun(Protocol):
     """The part of a run that is saved and restored."""
 
     device: str
+    n_gpus: float
     inheritance: InheritanceReport | None
     curve: list[tuple[int, dict[str, float]]]
 
@@ -218,7 +219,7 @@ class ResumePointSaver:
         summary = self._run.summary()
         now = replace(
             self._trial,
-            cost=training_cost(seconds, on_gpu=self._run.device == "cuda"),
+            cost=training_cost(seconds, self._run.n_gpus),
             donor=self._run.donor,
             inherited=summary.get("share"),
             inheritance={**self._trial.inheritance, **summary},

@@ -55,6 +55,7 @@ class TrialRun(PolicyScaling):
         derivation: The tuner's note on how it made the point.
         seed: The trial's random seed. Python, numpy and torch are seeded with it already.
         device: ``cpu``, ``cuda`` or ``mps``.
+        n_gpus: The number of GPUs of this trial; a fraction if it shares one.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class TrialRun(PolicyScaling):
         *,
         donors: Sequence[DonorWeights] = (),
         device: str = "cpu",
+        n_gpus: float = 0.0,
         channel: TrialChannel | None = None,
         resume_every_s: float = EVERY_S,
     ) -> None:
@@ -75,6 +77,7 @@ class TrialRun(PolicyScaling):
         self.derivation = trial.proposal.derivation
         self._parents = trial.proposal.parents
         self.device = device
+        self.n_gpus = n_gpus
         self.inheritance: InheritanceReport | None = None
         self.warnings: list[str] = []
         """Texts about the problem's code that the command shows, each kind once."""

@@ -168,6 +168,16 @@ MISTAKES = {
     "gpus_without_gpu": ((*DEBUG, "gpus=[0,1]", "device=auto"), r"gpus=\[0, 1\]: (torch sees no GPU here|needs)"),
     "gpus_of_the_cpu": ((*DEBUG, "gpus=[0]", "device=cpu"), r"gpus=\[0\]: does not go with device=cpu"),
     "unknown_gpus": ((*DEBUG, "gpus=best"), r"gpus=best: must be all, or a list"),
+    "share_of_no_gpu": (
+        ("+tuner=random", "device=cpu", "gpus_per_trial=0.5"),
+        r"gpus_per_trial=0.5: needs a GPU, but trials run on cpu. Leave gpus_per_trial out",
+    ),
+    "broken_number_of_gpus": (
+        (*TIMED, "gpus_per_trial=1.5"),
+        r"gpus_per_trial=1.5: must be 1, 2, ... or a share of a GPU such as 0.5",
+    ),
+    "gpus_in_words": ((*TIMED, "gpus_per_trial=all"), r"gpus_per_trial=all: must be 1, 2, ... or a share"),
+    "share_in_debug": ((*DEBUG, "gpus_per_trial=0.5"), r"gpus_per_trial=0.5: needs runner=processes.*not debug"),
     "neither_on_nor_off": ((*DEBUG, "deterministic=maybe"), r"deterministic='maybe': must be true or false"),
     "unknown_remedy": (
         (*DEBUG, "on_missing_weights=cry"),

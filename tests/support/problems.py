@@ -197,6 +197,14 @@ class ThreadsProblem(PlainProblem):
         return {"score": float(torch.get_num_threads())}
 
 
+class GpusProblem(PlainProblem):
+    """Scores the numbers of the GPUs that a trial's worker sees: 23 for GPUs 2 and 3."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """As CUDA's environment variable says it, with the number of GPUs of which the trial knows."""
+        return {"score": float(os.environ["CUDA_VISIBLE_DEVICES"].replace(",", "")), "n_gpus": run.n_gpus}
+
+
 class InOrderTuner(Tuner):
     """Proposes points one after the other, each a child of the one before, and then STOP.
 

@@ -54,7 +54,7 @@ class BudgetEnforcer:
 
     def add_result(self, trial: Trial) -> None:
         """Adds a finished trial of this session or an earlier one."""
-        self._gpu_s += trial.cost.get("gpu_seconds", 0.0)
+        self._gpu_s += self._planner.gpu_s(trial)
         if not self._planner.is_unlimited:
             self._planner.learn(trial)
 

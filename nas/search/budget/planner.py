@@ -50,7 +50,7 @@ class Usage:
 
     Attributes:
         wall_s: Wall-clock time of all sessions.
-        gpu_s: GPU time of the finished trials.
+        gpu_s: GPU time of the finished trials, divided by ``gpus_per_trial``.
         running: Time since the start of each running trial.
     """
 
@@ -72,6 +72,7 @@ class StagePlanner:
         slots: The number of trials that run at once.
         n_left: Returns the number of trials left to train, by name of the later stage.
         has_selection: Whether tests and an export follow the last stage.
+        gpus_per_trial: GPUs of each trial. It divides all GPU time, so that plans count the seconds of trials.
 
     Attributes:
         grace_s: Time between the stop and the kill of a trial. It ends before the reserve for tests and export.
@@ -85,14 +86,19 @@ class StagePlanner:
         *,
         n_left: Callable[[], Mapping[str, int]] = dict,
         has_selection: bool = False,
+        gpus_per_trial: float = 1.0,
     ) -> None:
         self.estimator = DurationEstimator(plan)
         self._plan = plan
         self._slots = slots
         self._stops = budget.stops_trials
         self._final_share = budget.final_share
-        bounds: dict[Bound, float | None] = {"hours": budget.hours, "gpu_hours": budget.gpu_hours}
-        self._total_s = {bound: 3600 * hours for bound, hours in bounds.items() if hours is not None}
+        self._gpus_per_trial = gpus_per_trial
+        self._total_s: dict[Bound, float] = {}
+        if budget.hours is not None:
+            self._total_s["hours"] = 3600 * budget.hours
+        if budget.gpu_hours is not None:
+            self._total_s["gpu_hours"] = 3600 * budget.gpu_hours / gpus_per_trial
         in_all_s = [seconds if bound == "hours" else seconds / slots for bound, seconds in self._total_s.items()]
         self.grace_s = max(GRACE_S, GRACE_SHARE * min(in_all_s, default=0.0))
         self._count_left = n_left
@@ -111,13 +117,17 @@ class StagePlanner:
         """Whether the budget has neither hours nor GPU-hours."""
         return not self._total_s
 
+    def gpu_s(self, trial: Trial) -> float:
+        """Returns the GPU time of a trial for ``Usage.gpu_s``."""
+        return trial.cost.get("gpu_seconds", 0.0) / self._gpus_per_trial
+
     def learn(self, trial: Trial) -> None:
         """Adds a finished trial."""
         self.estimator.learn(trial)
         self._n_learned += 1
         if trial.stage != self._plan.search.name:
             self._spent_later["hours"] += (trial.duration_s or 0.0) / self._slots
-            self._spent_later["gpu_hours"] += trial.cost.get("gpu_seconds", 0.0)
+            self._spent_later["gpu_hours"] += self.gpu_s(trial)
         if trial.stage != self._plan.search.name or self._n_learned > RECOUNT * self._n_counted:
             self._n_left = None
 

@@ -33,7 +33,13 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import MAX_LOG_BYTES
 from nas.training.messages import Assignment, RuntimeSpec
-from tests.support.problems import ExportTroubleProblem, KnownTroubleProblem, TroubleProblem, TwiceProblem
+from tests.support.problems import (
+    ExportTroubleProblem,
+    GpusProblem,
+    KnownTroubleProblem,
+    TroubleProblem,
+    TwiceProblem,
+)
 from tests.support.scripted_executor import ListTuner
 
 REPOSITORY = Path(__file__).parents[3]
@@ -691,6 +697,35 @@ def test_a_second_result_arrives(tmp_path: Path) -> None:
     assert result is not None
     assert result.metrics == {"score": 1.0}
     assert events[-2:] == [ExtraResult(0, "{'score': 2.0}"), JobLeftWorker(0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpus_per_trial", "slots", "seen"), [(0.5, [1, 3], 7), (2, [1], 89)])
+def test_workers_see_their_gpus(
+    gpus_per_trial: float, slots: list[int], seen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers share a GPU, or each has two, of those that the driver sees; a trial's GPU time is counted so."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,8,9")
+    spec = RuntimeSpec(
+        problem=Spec.of(GpusProblem),
+        url=str(tmp_path),
+        options={},
+        device="cuda",
+        gpus_per_trial=gpus_per_trial,
+        session=1,
+    )
+    records = Records(open_root(spec.url))
+    pool = ProcessPool(spec, max(slots) + 1, gpus=(0, 1) if gpus_per_trial < 1 else (0, 1, 2, 3))
+    trials = []
+    for slot in slots:
+        trial = Trial(number=slot, index=slot, proposal=Proposal(point={"x": 1}), slot=slot, attempt=1)
+        records.propose(trial)
+        trials.append(pool.run(Assignment(trial), lambda event: None))
+    pool.close()
+
+    assert [trial.metrics for trial in trials if trial] == len(slots) * [{"score": seen, "n_gpus": gpus_per_trial}]
+    for trial in filter(None, trials):
+        assert trial.cost["gpu_seconds"] == gpus_per_trial * trial.cost["seconds"] > 0
 
 
 @pytest.mark.slow

@@ -127,6 +127,18 @@ def test_each_final_needs_its_own_estimate() -> None:
     assert (table.need_s(FINAL), table.need_s(FINAL, long)) == (300, 1000)
 
 
+def test_trials_of_several_gpus_use_their_hours_faster() -> None:
+    """With two GPUs for each trial, half as many trials of the same length fit into the GPU-hours."""
+    left = []
+    for gpus_per_trial in (1.0, 2.0):
+        table = StagePlanner(Budget(gpu_hours=1.0), PolicyPlan((SEARCH,)), gpus_per_trial=gpus_per_trial)
+        done = replace(trial(60, stage=SEARCH), cost={"gpu_seconds": gpus_per_trial * 60.0})
+        table.learn(done)
+        left.append(table.left_s(SEARCH, at(60.0, table.gpu_s(done))))
+
+    assert left == [3540, 1740]
+
+
 def test_gpu_hours_pass_as_fast_as_trials_run() -> None:
     """With three trials at a time the end comes three times as soon, and their remaining time counts once."""
     table = planner(hours=None, gpu_hours=1.0, n_finals=2)

@@ -1,0 +1,50 @@
+"""GPUs and slots of a machine, by the settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows.cli.settings import read_gpus_per_trial
+from nas.core.errors import ConfigurationError
+from nas.core.gpus import gpus_of_slot, slots_of_gpus
+
+
+def read(wanted: Any, n_gpus: int, slots: int | None) -> float:
+    values = {"gpus_per_trial": wanted, "runner": {"kind": "processes"}}
+    return read_gpus_per_trial(values, "cuda", tuple(range(n_gpus)), slots)
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_trial", "n_slots", "first", "last"),
+    [(0.5, 8, [0], [3]), (0.3, 12, [0], [3]), (1, 4, [0], [3]), (2, 2, [0, 1], [2, 3]), (3, 1, [0, 1, 2], [0, 1, 2])],
+)
+def test_slots_divide_the_gpus(gpus_per_trial: float, n_slots: int, first: list[int], last: list[int]) -> None:
+    """Four GPUs give a slot for each whole number of them, or several slots for each."""
+    assert slots_of_gpus(4, gpus_per_trial) == n_slots
+    assert list(gpus_of_slot(range(4), 0, gpus_per_trial)) == first
+    assert list(gpus_of_slot(range(4), n_slots - 1, gpus_per_trial)) == last
+
+
+@pytest.mark.parametrize(("slots", "share"), [(None, 1), (1, 1), (2, 1), (3, 0.5), (4, 0.5), (5, 1 / 3)])
+def test_more_slots_than_gpus_share_them(slots: int | None, share: float) -> None:
+    """Without gpus_per_trial a trial has one GPU, or a share if there are more slots."""
+    assert read(None, 2, slots) == share
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slots", "complaint"),
+    [
+        (4, None, r"gpus_per_trial=4: must be at most 2, the number of GPUs"),
+        (1, 4, r"slots=4: must be at most 2 with gpus_per_trial=1 on 2 GPUs"),
+        (0.5, 5, r"slots=5: must be at most 4 with gpus_per_trial=0.5 on 2 GPUs"),
+        (-1, None, r"gpus_per_trial=-1: must be 1, 2, ..."),
+        (float("nan"), None, r"gpus_per_trial=nan: must be 1, 2, ..."),
+        (True, None, r"gpus_per_trial=True: must be 1, 2, ..."),
+    ],
+)
+def test_impossible_shares_are_refused(wanted: Any, slots: int | None, complaint: str) -> None:
+    """More GPUs than there are, more slots than they hold, and odd values are refused with the remedy."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        read(wanted, 2, slots)

@@ -13,13 +13,22 @@ PACKAGES = ("nas", "flows")
 def order_import_path() -> None:
     """Moves the working folder, and folders with packages called like Heirloom's, to the end of ``sys.path``.
 
-    Worker processes get the same path.
+    Entries are compared by their real paths and keep their text, which may be the name of an import hook instead of a
+    path, as in editable installs. Relative folders become absolute. Worker processes get the same path.
     """
     here = os.path.realpath(os.getcwd())
-    folders = [os.path.realpath(path or here) for path in sys.path]
-    early = [folder for folder in folders if folder == ROOT or (folder != here and not _hides(folder))]
-    late = [folder for folder in (*folders, here) if folder not in early]
-    sys.path[:] = dict.fromkeys([*early, ROOT, *late])
+    entries = [os.path.abspath(entry) if os.path.exists(entry or here) else entry for entry in sys.path]
+    early = [entry for entry in entries if _is_early(os.path.realpath(entry), here)]
+    late = [entry for entry in entries if entry not in early]
+    unique: dict[str, str] = {}
+    for entry in (*early, ROOT, *late, here):
+        unique.setdefault(os.path.realpath(entry), entry)
+    sys.path[:] = unique.values()
+
+
+def _is_early(folder: str, here: str) -> bool:
+    """Returns whether the folder stays before the working folder."""
+    return folder == ROOT or (folder != here and not _hides(folder))
 
 
 def _hides(folder: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,6 +36,22 @@ def test_heirlooms_own_folder_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -
     order_import_path()
 
     assert sys.path == [ROOT, "/elsewhere"]
+
+
+def test_entries_that_are_no_real_paths_keep_their_text(tmp_path: Path) -> None:
+    """Names of import hooks, as of editable installs, and links are kept, for workers too."""
+    for folder in ("installed", "editable/room", "linked"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "installed" / "__editable__.room.pth").write_text("import room_finder; room_finder.install()\n")
+    (tmp_path / "installed" / "room_finder.py").write_text(ROOM_FINDER.format(source=str(tmp_path / "editable")))
+    (tmp_path / "editable" / "room" / "inside.py").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "linked")
+    (tmp_path / "linked" / "beside.py").touch()
+    program = PROGRAM.format(folder=str(tmp_path / "installed"), link=str(tmp_path / "link"))
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run.stderr == ""
+    assert run.stdout == f"{tmp_path}/editable/room/inside.py {tmp_path}/link/beside.py\n" * 2
 
 
 @pytest.mark.parametrize(
@@ -83,6 +100,50 @@ def test_printed_commands_repeat_the_call(
     assert this_command().startswith(
         f"{this.format(exe=shown)} +tuner=random 'storage.options.key=***' 'problem.data_options=***'"
     )
+
+
+ROOM_FINDER = """
+import sys
+from importlib.machinery import ModuleSpec
+
+HOOK = "__editable__.room-1.0.finder.__path_hook__"
+
+class Finder:
+    @staticmethod
+    def find_spec(fullname, path=None, target=None):
+        if fullname != "room":
+            return None
+        spec = ModuleSpec("room", None, is_package=True)  # a namespace package: its path is computed from sys.path
+        spec.submodule_search_locations = [{source!r} + "/room"]
+        return spec
+
+def hook(path):
+    if path != HOOK:
+        raise ImportError
+    return Finder
+
+def install():
+    sys.path_hooks.append(hook)
+    sys.path.append(HOOK)
+"""
+"""What setuptools installs for an editable namespace package, in short."""
+PROGRAM = """
+import site, subprocess, sys
+site.addsitedir({folder!r})
+sys.path.insert(0, {link!r})
+from flows.cli.import_path import order_import_path
+from multiprocessing import spawn
+
+order_import_path()
+
+show = "import room.inside, beside; print(room.inside.__file__, beside.__file__)"
+exec(show)
+path = spawn.get_preparation_data("worker")["sys_path"]
+sys.stdout.flush()
+again = f"import site, sys; site.addsitedir({folder!r}); sys.path[:] = {{path!r}}; {{show}}"
+subprocess.run([sys.executable, "-c", again], check=True)
+"""
+"""Imports both modules after Heirloom, then again with the path that a worker gets."""
 
 
 class SpecOf:

@@ -50,11 +50,17 @@ def session_code(
     session = f"session {there['session']}"
     if names := [_shown(part, name, prepared) for part in changed for name in changed[part]]:
         what = f"{_listed(names)} changed since {session}"
-        is_named = bool(changed.get("problem")) and prepared.search.problem.target.startswith("nas.")
+        scores_stay = not changed.get("problem")
+        effect = (
+            "the problem's code is the same, so scores stay comparable"
+            if scores_stay
+            else "older trials then give weights, but none of them can win"
+        )
+        is_named = not scores_stay and prepared.search.problem.target.startswith("nas.")
         if not allow_changes and (is_named or not is_finished):
             raise ConfigurationError(
                 f"the search in {records.files.url} was begun with other code: {what}. Choose another name=..., "
-                "restore the code, or add code=changed: older trials then give weights, but none of them can win"
+                f"restore the code, or add code=changed: {effect}"
             )
         notify(f"{what}; " + ("the results are those of the earlier code" if is_finished else "code=changed goes on"))
     if names := [f"problem.{name}" for name in changed_files(there.get("files", {}), files)]:

@@ -316,8 +316,7 @@ def check_values(invocation: Invocation) -> None:
     checked_limits(values["constraints"])
     if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
         raise ConfigurationError(f"seed={values['seed']!r}: must be a whole number")
-    for name in ("deterministic", "trust"):
-        switch(values, name)
+    switch(values, "deterministic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,93 @@
+"""The keys of the commands' configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from flows import final, gc, report, search, verify, worker
+from flows.cli.command import Invocation, run_command
+from flows.cli.overrides import CONF, page_of
+from flows.engine.runner import Engine
+from flows.engine.signals import SignalHandler
+from nas.core.spec import Spec
+from nas.executors.remote.client import ChannelClient
+
+COMMANDS: dict[str, Callable[[Invocation], int]] = {
+    "final": lambda invocation: _with_engine(final.final, invocation),
+    "gc": gc.gc,
+    "report": report.report,
+    "search": lambda invocation: _with_engine(search.search, invocation),
+    "verify": verify.verify,
+    "worker": lambda invocation: worker.work(invocation, SignalHandler("")),
+}
+"""The bodies of all commands that have a configuration."""
+TARGET = "tests.support.problems.ScoreProblem"
+OWN = ("name=s", f"problem._target_={TARGET}")
+DEBUG = ("runner=debug", "finalists=1", "device=cpu", "threads=1")
+REMOTE = ("runner=remote", "channel.port=-1")
+RUNS = {
+    "search": [("+tuner=random", *OWN, *DEBUG, "budget.trials=1"), ("+tuner=random", *OWN, *REMOTE)],
+    "final": [(*OWN, *DEBUG), (*OWN, *REMOTE)],
+    "gc": [("name=s", "keep=best:1")],
+    "report": [("name=s", "format=json")],
+    "verify": [("name=s",)],
+    "worker": [("channel=http://127.0.0.1:9",)],
+}
+"""Arguments that together need every key of a command."""
+
+
+class Watched(Mapping[str, Any]):
+    """A configuration that notes the keys that are read."""
+
+    def __init__(self, values: Mapping[str, Any], read: set[str], prefix: str = "") -> None:
+        self._values, self._read, self._prefix = values, read, prefix
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        self._read.add(self._prefix + key)
+        return Watched(value, self._read, f"{self._prefix}{key}.") if isinstance(value, dict) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def _with_engine(body: Callable[[Invocation, Engine], int], invocation: Invocation) -> int:
+    with Engine() as engine:
+        return body(invocation, engine)
+
+
+def keys_of(command: str) -> set[str]:
+    """Returns the keys that a command's page sets, those inside others too."""
+    page = OmegaConf.to_container(OmegaConf.create(page_of(command)))
+    assert isinstance(page, dict)
+    inner = {f"{key}.{name}" for key, value in page.items() if isinstance(value, dict) for name in value}
+    return {str(key) for key in page if key != "defaults"} | inner
+
+
+@pytest.mark.slow
+def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command reads the value of each key of its configuration, not only to check it."""
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HEIRLOOM_CHANNEL_TOKEN", "a" * 20)
+    monkeypatch.setattr("flows.cli.settings.check_values", lambda invocation: None)
+    welcome = {"search": "s", "device": None, "n_threads": None, "problem": Spec(TARGET).to_json()}
+    monkeypatch.setattr(ChannelClient, "join", lambda client, hello: welcome)
+    unread = {}
+    for command, runs in RUNS.items():
+        read: set[str] = set()
+        body = COMMANDS[command]
+        for run in runs:
+            run_command(command, lambda i: body(replace(i, values=Watched(i.values, read))), run)  # noqa: B023
+        unread[command] = keys_of(command) - read
+
+    assert unread == dict.fromkeys(COMMANDS, set())
+    assert {path.stem for path in CONF.glob("*.yaml")} == COMMANDS.keys()

@@ -35,6 +35,7 @@ EXCLUDED = (
 )
 """Code that is going to be replaced; its prose is not polished before."""
 
+COMMANDS = ("final", "gc", "nni", "report", "search", "verify", "worker")
 MAX_FIRST_LINE_WORDS = 16
 MAX_SENTENCE_WORDS = 22
 VERB = re.compile(r"[A-Z][a-z-]*s[,:.]?")
@@ -106,6 +107,14 @@ def old_errors(tree: ast.AST) -> Iterator[int]:
                         yield node.lineno
 
 
+def fixed_commands(tree: ast.AST) -> Iterator[int]:
+    """Yields the line of each message that spells ``python -m flows.report``, though `heirloom report` may be used."""
+    quoted = {line for line, _ in docstrings(tree)}
+    for line, text in messages(tree):
+        if re.search(rf"\bflows\.(?:{'|'.join(COMMANDS)})\b", text) and line not in quoted:
+            yield line
+
+
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of a docstring, without code blocks; code in backquotes counts as one word."""
     text = re.sub(r"::\n\n(?:[ ]{8,}.*\n|\n)+", ".\n\n", text)
@@ -142,6 +151,10 @@ def findings_of_source(path: Path) -> Iterator[str]:
             yield f"{line}: begins with {text.split()[0]!r}: begin with a verb, as in Returns"
     yield from long_sentences(tree, MAX_SENTENCE_WORDS)
     yield from (f"{line}: write `name={{value}}: must be`" for line in old_errors(tree))
+    if not path.is_relative_to(ROOT / "benchmarks"):  # they run the commands
+        yield from (
+            f"{line}: repeat how the program was called, or write: the command `NAME`" for line in fixed_commands(tree)
+        )
     for line, text in [*comments(source), *messages(tree)]:
         yield from (f"{line}: {word[0]!r} is not used here" for word in NOT_USED.finditer(text))
         yield from (f"{line}: {word[0]!r} is not American spelling" for word in BRITISH.finditer(text))
@@ -187,6 +200,7 @@ def test_tests() -> None:
         ('raise ValueError("the optimiser failed")', "'optimiser' is not American"),
         ('raise ValueError(f"size ({size}) must be 1")', "write `name={value}: must be`"),
         ('raise ValueError(f"{name} ({size}) must be 1")', "write `name={value}: must be`"),
+        ('print(f"{n} left: run flows.gc")', "repeat how the program was called"),
     ],
 )
 def test_findings(tmp_path: Path, text: str, finding: str) -> None:

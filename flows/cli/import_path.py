@@ -13,8 +13,8 @@ PACKAGES = ("nas", "flows")
 def order_import_path() -> None:
     """Moves the working folder, and folders with packages called like Heirloom's, to the end of ``sys.path``.
 
-    Entries are compared by their real paths and keep their text, which may be the name of an import hook instead of a
-    path, as in editable installs. Relative folders become absolute. Worker processes get the same path.
+    Entries are compared by their real paths and keep their text. In editable installs it may be the name of an import
+    hook. Relative folders become absolute. Worker processes get the same path.
     """
     here = os.path.realpath(os.getcwd())
     entries = [os.path.abspath(entry) if os.path.exists(entry or here) else entry for entry in sys.path]

@@ -86,7 +86,7 @@ def import_weights(records: Records, init: SearchInit) -> None:
         if other_search_checkpoint(records, init.weights) is None and not records.load()[0]:
             raise ConfigurationError(
                 f"init.weights={init.weights}: no such trial with weights under this root. Name one of "
-                "another search there (`python -m flows.report` lists them), or a safetensors file"
+                "another search there (the command `report` lists them), or a safetensors file"
             )
         return
     name = init.weights.rpartition(":")[0]

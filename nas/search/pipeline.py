@@ -147,7 +147,7 @@ class SearchPipeline:
         if scored and not any(t.code in (None, newest) for t in scored):
             raise ConfigurationError(
                 "code=changed: no trial of the search stage ran the changed code, so no trial could win. "
-                "Run flows.search with code=changed and a larger budget first"
+                "Run the command `search` with code=changed and a larger budget first"
             )
 
     def failed(self, trials: Sequence[Trial] | None = None) -> list[Trial]:
@@ -287,7 +287,7 @@ class SearchPipeline:
         n_left = sum(len(self.ranking.next_finalists(controller.trials, stage)) for stage in plan.later)
         if n_left and self.budget.is_timed:
             text = f"{n_left} finalists were not trained: the time budget is used up."
-            observe(Notice(f"{text} Run flows.final or raise budget.hours"))
+            observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
         lease.mark_complete()
 
     def _run_later_stages(self, controller: SearchController) -> None:

@@ -414,7 +414,7 @@ def test_more_hours_train_the_missing_finals() -> None:
     assert [n.text for n in paper.noted] == [
         "the budget holds no trial of stage final, which takes 0.17 h or more: raise budget.hours (or gpu_hours), "
         "or shorten its trials",
-        "2 finalists were not trained: the time budget is used up. Run flows.final or raise budget.hours",
+        "2 finalists were not trained: the time budget is used up. Run the command `final` or raise budget.hours",
     ]
     assert paper.pipeline().ended_by() == "hours"
     assert paper.pipeline(Budget(hours=1.0)).ended_by() is None

@@ -163,11 +163,11 @@ _TUNERS: Mapping[str, _Replacement] = {
 _ENDING = frozenset({"GridSearch", "BatchTuner"})
 """Tuners that end after their last configuration, in NNI too."""
 _UNSUPPORTED_TUNERS: Mapping[str, str] = {
-    "NetworkMorphism": "NNI itself builds its networks. Use `python -m flows.search +tuner=network_morphism`, or "
+    "NetworkMorphism": "NNI itself builds its networks. Use the command `search +tuner=network_morphism`, or "
     "evolution over a space of layers (docs/reference/tuners.md)",
-    "PBTTuner": "it passes folders of checkpoints. Use `python -m flows.search +tuner=pbt`, which keeps weights in the "
+    "PBTTuner": "it passes folders of checkpoints. Use the command `search +tuner=pbt`, which keeps weights in the "
     "store (docs/reference/tuners.md)",
-    "PPOTuner": "use `python -m flows.search +tuner=reinforce` (docs/reference/tuners.md)",
-    "Hyperband": "use `python -m flows.search stopper=asha` (docs/guides/stoppers.md)",
-    "BOHB": "use `python -m flows.search +tuner=tpe stopper=asha` (docs/guides/stoppers.md)",
+    "PPOTuner": "use the command `search +tuner=reinforce` (docs/reference/tuners.md)",
+    "Hyperband": "use the command `search stopper=asha` (docs/guides/stoppers.md)",
+    "BOHB": "use the command `search +tuner=tpe stopper=asha` (docs/guides/stoppers.md)",
 }

@@ -48,7 +48,7 @@ _CLASS = "name classArgs codeDir codeDirectory classFileName className includeIn
 _CLASS_NO_EFFECT = frozenset(("gpuNum", "gpuIndices", "checkpointDir"))
 _LOCAL_NO_EFFECT = frozenset(("maxTrialNumPerGpu", "maxTrialNumberPerGpu", "useActiveGpu"))
 _REFUSED = {
-    "advisor": "advisors (Hyperband, BOHB) are not supported. For successive halving use `python -m flows.search "
+    "advisor": "advisors (Hyperband, BOHB) are not supported. For successive halving use the command `search "
     "stopper=asha` (docs/guides/stoppers.md)",
     "useAnnotation": "annotated code is not supported. Write searchSpacePath and call nni.get_next_parameter()",
     "nasMode": "the NAS mode of v1.0 is not supported",

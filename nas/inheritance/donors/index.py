@@ -138,7 +138,7 @@ class _View:
         self.records = Records(root.subfolder(name))
         header = self.records.header()
         if header is None:
-            raise SearchNotFoundError(f"no search {name} under {root.url}; python -m flows.report lists the searches")
+            raise SearchNotFoundError(f"no search {name} under {root.url}; the command `report` lists the searches")
         self.metric = Metric(header["metrics"][0]["name"], header["metrics"][0]["direction"])
         self.problem: str = header["identity"]["problem"]["target"]
         self.space: dict[str, Any] = header["identity"]["space"]

@@ -89,5 +89,5 @@ def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             run_command(command, lambda i: body(replace(i, values=Watched(i.values, read))), run)  # noqa: B023
         unread[command] = keys_of(command) - read
 
-    assert unread == dict.fromkeys(COMMANDS, set())
+    assert unread == {command: set() for command in COMMANDS}
     assert {path.stem for path in CONF.glob("*.yaml")} == COMMANDS.keys()

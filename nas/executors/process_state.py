@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio.events
+import builtins
 import concurrent.futures.thread
 import decimal
+import faulthandler
+import fcntl
 import gc
 import locale
 import logging
@@ -16,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,7 +28,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
+from torch.optim import optimizer as torch_optimizer
 from torch.utils import _python_dispatch
 from torch.utils._device import DeviceContext
 
@@ -39,8 +46,8 @@ IMPORT_HOOKS = ("meta_path", "path_hooks")
 class ProcessState:
     """A snapshot of the process, taken when its problem is built.
 
-    Left alone: imported modules and their import hooks, monkey patches, handlers of ``atexit`` and of forks, and leaked
-    descriptors.
+    Left alone: modules that a trial imports and their import hooks, monkey patches, and settings of other libraries.
+    Handlers of ``atexit`` and of forks stay, too, and so do leaked descriptors.
 
     Args:
         pipe: The descriptor of the pipe to the driver.
@@ -54,6 +61,7 @@ class ProcessState:
         self._pipe = pipe, _identity(pipe)
         self._folder = os.open(".", os.O_RDONLY)  # usable even if the folder is removed
         self._streams = [(fd, _identity(fd), os.dup(fd)) for fd in (0, 1, 2)]
+        self._texts = [_text_stream(name) for name in ("stdout", "stderr")]
         self._settings = SavedSettings(_settings())
         self._containers = [
             (owner, name, getattr(owner, name), getattr(owner, name).copy()) for owner, name in _containers()
@@ -64,7 +72,10 @@ class ProcessState:
         self._traces = sys.gettrace(), sys.getprofile()
         self._timers = [(timer, signal.getitimer(timer)) for timer in TIMERS]
         self._import_hooks = [(name, getattr(sys, name), getattr(sys, name).copy()) for name in IMPORT_HOOKS]
-        self._users = _users()
+        self._names = _names()
+        self._wakeup_fd = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._wakeup_fd)
+        self._lasting = _lasting_state()
         self._threads = set(threading.enumerate())
 
     @property
@@ -83,6 +94,7 @@ class ProcessState:
         """
         self._attempt(self._restore)
         self._attempt(self._find_damage)
+        self._names = _names()
 
     def _attempt(self, step: Callable[[], str | None]) -> None:
         """Sets ``unfit`` if the step fails or returns a reason."""
@@ -90,6 +102,8 @@ class ProcessState:
             sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))  # first, since the rest needs a few frames
             sys.settrace(self._traces[0])
             sys.setprofile(self._traces[1])
+            for names, content in self._names:  # added ones stay: libraries that a trial imported need them
+                names.update(content)
             found = step()
             self.unfit = self.unfit or found
         except Exception as error:
@@ -101,9 +115,12 @@ class ProcessState:
         ]
         for timer, _ in changed:
             signal.setitimer(timer, 0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.set_wakeup_fd(self._wakeup_fd)
         for fd, identity, copy in self._streams:
             if _identity(fd) != identity:
                 os.dup2(copy, fd)
+        self._restore_streams()
         os.fchdir(self._folder)
         for owner, name, container, content in self._containers:
             if container != content:
@@ -120,22 +137,29 @@ class ProcessState:
         self._settings.restore()
         for timer, saved in changed:
             signal.setitimer(timer, *saved)
-        self._reopen_streams()
         torch.clear_autocast_cache()
+        while forward_ad._current_level >= 0:
+            forward_ad.exit_dual_level()  # type: ignore[no-untyped-call]
+        if torch._C._autograd._profiler_enabled():
+            torch._C._autograd._disable_profiler()
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()
 
-    def _reopen_streams(self) -> None:
-        for name, fd in (("stdout", 1), ("stderr", 2)):
-            if getattr(sys, name).closed:
-                setattr(sys, name, os.fdopen(fd, "w", buffering=1, errors="backslashreplace", closefd=False))
+    def _restore_streams(self) -> None:
+        for (name, stream, options), fd in zip(self._texts, (1, 2), strict=True):
+            try:
+                stream.reconfigure(**options)
+            except ValueError:
+                stream = os.fdopen(fd, "w", buffering=1, errors="backslashreplace", closefd=False)
                 self.unfit = self.unfit or f"sys.{name} was closed"
+            setattr(sys, name, stream)
 
     def _find_damage(self) -> str | None:
         if not self.has_pipe:
             return "its pipe was closed"
-        if _users() != self._users:
-            return "it runs as another user"
+        for what, value in _lasting_state().items():
+            if value != self._lasting[what]:
+                return what
         if torch.is_inference_mode_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
             return "a mode of torch was left on"
         if len(os.listdir("/dev/fd")) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
@@ -173,6 +197,12 @@ def _settings() -> Iterable[Setting]:
     yield threading.getprofile, threading.setprofile
     yield gc.get_threshold, lambda value: gc.set_threshold(*value)
     yield gc.isenabled, lambda value: gc.enable() if value else gc.disable()
+    yield gc.get_debug, gc.set_debug
+    yield threading.stack_size, threading.stack_size
+    yield tracemalloc.is_tracing, lambda value: tracemalloc.start() if value else tracemalloc.stop()
+    yield sys.get_int_max_str_digits, sys.set_int_max_str_digits
+    yield lambda: time.tzname, lambda _: time.tzset()  # the environment is restored by now
+    yield from _event_loops()
     yield _umask, os.umask
     yield partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()), partial(signal.pthread_sigmask, signal.SIG_SETMASK)
     yield from (_handler(number) for number in signal.valid_signals() if signal.getsignal(number) is not None)
@@ -180,18 +210,28 @@ def _settings() -> Iterable[Setting]:
     yield partial(os.getpriority, os.PRIO_PROCESS, 0), partial(os.setpriority, os.PRIO_PROCESS, 0)
     if sys.platform == "linux":
         yield partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
+        yield _scheduler, lambda value: os.sched_setscheduler(0, value[0], os.sched_param(value[1]))
     yield partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)
     yield socket.getdefaulttimeout, socket.setdefaulttimeout
     yield lambda: decimal.getcontext().copy(), lambda context: decimal.setcontext(context.copy())
     yield np.geterr, lambda value: np.seterr(**value)
     yield np.get_printoptions, lambda value: np.set_printoptions(**value)
-    names = ("stdin", "stdout", "stderr", "excepthook", "displayhook", "unraisablehook", "dont_write_bytecode")
-    yield from attributes(sys, *names)
+    yield np.getbufsize, np.setbufsize
+    yield np.random.get_bit_generator, np.random.set_bit_generator  # type: ignore[attr-defined]
+    names = ("stdin", "__stdout__", "__stderr__", "excepthook", "displayhook", "unraisablehook", "breakpointhook")
+    yield from attributes(sys, *names, "tracebacklimit", "dont_write_bytecode")
+    yield from ((partial(fcntl.fcntl, fd, fcntl.F_GETFL), partial(fcntl.fcntl, fd, fcntl.F_SETFL)) for fd in (0, 1, 2))
+    yield faulthandler.is_enabled, lambda value: faulthandler.enable() if value else faulthandler.disable()
     yield from attributes(threading, "excepthook")
     yield from attributes(warnings, "showwarning", "formatwarning", "_showwarnmsg_impl")
     yield from attributes(tempfile, "tempdir")
     yield from attributes(multiprocessing.context._default_context, "_actual_context")
     yield from attributes(logging.root.manager, "disable")
+    yield from attributes(logging, "raiseExceptions", "lastResort", "_loggerClass", "_logRecordFactory")
+    for handler in {handler for logger in _loggers() for handler in logger.handlers}:
+        yield from attributes(handler, "level", "formatter")
+        if type(handler) is logging.StreamHandler:
+            yield from attributes(handler, "stream")
     for logger in _loggers():
         yield partial(getattr, logger, "level"), logger.setLevel
         yield from attributes(logger, "propagate", "disabled")
@@ -204,13 +244,38 @@ def _containers() -> Iterable[tuple[Any, str]]:
     yield from ((sys, "path"), (sys, "argv"), (os, "environ"), (gc, "callbacks"), (warnings, "filters"))
     for logger in _loggers():
         yield from ((logger, "handlers"), (logger, "filters"))
-    hooks = (name for name, found in sorted(vars(torch_modules).items()) if isinstance(found, dict))
-    yield from ((torch_modules, name) for name in hooks if name.startswith("_global_"))
+    for owner in (torch_modules, torch_optimizer):
+        hooks = (name for name, found in sorted(vars(owner).items()) if isinstance(found, dict))
+        yield from ((owner, name) for name in hooks if name.startswith("_global_"))
+
+
+def _names() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Returns the dictionaries of builtins and modules, each with a copy."""
+    return [(names, dict(names)) for names in (vars(builtins), sys.modules)]
 
 
 def _loggers() -> list[logging.Logger]:
     known = logging.root.manager.loggerDict.values()
     return [logging.root, *(logger for logger in known if isinstance(logger, logging.Logger))]
+
+
+def _event_loops() -> Iterable[Setting]:
+    """Yields asyncio's policy, and the event loop that it has for this thread."""
+    yield from attributes(asyncio.events, "_event_loop_policy")
+    if (known := getattr(asyncio.events._event_loop_policy, "_local", None)) is not None:  # type: ignore[attr-defined]
+        loops = vars(known)
+        yield lambda: dict(loops), lambda value: (loops.clear(), loops.update(value))
+
+
+def _text_stream(name: str) -> tuple[str, Any, dict[str, Any]]:
+    """Returns a stream with its name and its options."""
+    stream = getattr(sys, name)
+    options = ("encoding", "errors", "line_buffering", "write_through")
+    return name, stream, {option: getattr(stream, option) for option in options}
+
+
+def _scheduler() -> tuple[int, int]:
+    return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
 
 
 def _umask() -> int:
@@ -237,8 +302,16 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _users() -> tuple[int, ...]:
-    return os.getuid(), os.geteuid(), os.getgid(), os.getegid()
+def _lasting_state() -> dict[str, object]:
+    """Returns what can't be restored, by what a change of it is called."""
+    distributed = sys.modules.get("torch.distributed")
+    return {
+        "it runs as another user": (os.getuid(), os.geteuid(), os.getgid(), os.getegid()),
+        "the number of torch's interop threads was set": torch.get_num_interop_threads(),
+        "a process group of torch.distributed was left": distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized(),
+    }
 
 
 def _take_modes() -> list[list[Any]]:

@@ -48,11 +48,24 @@ def torch_settings() -> Iterable[Setting]:
     yield _deterministic, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])
     yield _anomaly, lambda value: torch.autograd.set_detect_anomaly(*value)
     yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
-    yield from (_autocast(device) for device in ("cpu", "cuda"))
+    yield from (_autocast(device) for device in ("cpu", "cuda", "xpu", "mps"))
+    yield torch.is_warn_always_enabled, torch.set_warn_always
+    yield torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
+    yield torch._C._check_sparse_tensor_invariants, torch._C._set_check_sparse_tensor_invariants
+    yield from attributes(torch._tensor_str.PRINT_OPTS, *vars(torch._tensor_str.PRINT_OPTS))
+    yield from attributes(torch.utils.deterministic, "fill_uninitialized_memory")
+    yield from attributes(torch.jit._state._enabled, "enabled")
+    conversion = torch.__future__
+    yield conversion.get_swap_module_params_on_conversion, conversion.set_swap_module_params_on_conversion
+    yield conversion.get_overwrite_module_params_on_conversion, conversion.set_overwrite_module_params_on_conversion
     yield backends.cuda.flash_sdp_enabled, backends.cuda.enable_flash_sdp
     yield backends.cuda.mem_efficient_sdp_enabled, backends.cuda.enable_mem_efficient_sdp
     yield backends.cuda.math_sdp_enabled, backends.cuda.enable_math_sdp
     yield backends.cuda.cudnn_sdp_enabled, backends.cuda.enable_cudnn_sdp
+    yield backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled
+    yield from attributes(backends.opt_einsum, "enabled", "strategy")
+    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    yield from attributes(backends.cuda.matmul, *names)
     yield from attributes(backends.mkldnn, "enabled")
     yield from attributes(backends.cudnn, "enabled", "benchmark", "deterministic")
     yield from _precisions()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import colorsys
 import contextlib
 import decimal
+import faulthandler
 import gc
 import importlib.util
 import locale
@@ -17,6 +20,8 @@ import socket
 import sys
 import tempfile
 import threading
+import time
+import tracemalloc
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +31,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -146,11 +153,48 @@ def use_library() -> None:
         sys.meta_path.append(FINDER)
 
 
+def change_interpreter() -> None:
+    """Changes settings of the interpreter, and orders its end."""
+    faulthandler.dump_traceback_later(0.5, exit=True)
+    faulthandler.disable()
+    threading.stack_size(65536)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    tracemalloc.start()
+    sys.set_int_max_str_digits(640)
+    sys.tracebacklimit = 0
+
+
+def remove_names() -> None:
+    """Removes a builtin and modules, and replaces another builtin."""
+    del builtins.sorted
+    builtins.print = lambda *values, **options: None  # type: ignore[assignment]
+    sys.modules["json"] = None  # type: ignore[assignment]
+    del sys.modules["nas.training.attempt"]
+
+
+def change_torch() -> None:
+    """Changes what is no setting of torch's backends."""
+    forward_ad.enter_dual_level()  # type: ignore[no-untyped-call]
+    torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).start()
+    register_optimizer_step_pre_hook(lambda *_: fail(RuntimeError("hook")))
+    torch.jit._state.disable()  # type: ignore[no-untyped-call]
+
+
+def leave_group() -> None:
+    """Leaves a process group."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+
+
 POOL = ThreadPoolExecutor(1)
 RESTORED: dict[str, Callable[[], object]] = {
     "recursion limit": lambda: (sys.setrecursionlimit(60), torch.set_default_dtype(torch.float64)),
     "closed output": lambda: [os.close(fd) for fd in (0, 1, 2)],
     "no output": lambda: (delattr(sys, "stdout"), setattr(sys, "stderr", None)),
+    "form of output": lambda: (sys.stdout.reconfigure(encoding="ascii", errors="strict"), os.set_blocking(1, False)),  # type: ignore[union-attr]
+    "interpreter": change_interpreter,
+    "builtins and modules": remove_names,
+    "time zone": lambda: (os.environ.update(TZ="Asia/Tokyo"), time.tzset()),
+    "event loop": lambda: (asyncio.set_event_loop(loop := asyncio.new_event_loop()), loop.close()),
     "modules' path": sys.path.clear,
     "environment": os.environ.clear,
     "arguments": lambda: sys.argv.append("--more"),
@@ -168,8 +212,11 @@ RESTORED: dict[str, Callable[[], object]] = {
     "warnings": lambda: warnings.simplefilter("error"),
     "caught warnings": lambda: (warnings.catch_warnings(record=True).__enter__(), warnings.simplefilter("error")),
     "logging": lambda: (logging.disable(50), logging.root.handlers.clear(), logging.root.setLevel(50)),
+    "loggers": lambda: (logging.setLogRecordFactory(fail), logging.root.handlers[0].setLevel(50)),  # type: ignore[arg-type]
     "garbage collector": lambda: (gc.disable(), gc.set_threshold(1)),
     "numpy's errors": lambda: np.seterr(all="raise"),
+    "numpy's generator": lambda: np.random.set_bit_generator(np.random.PCG64()),  # type: ignore[attr-defined]
+    "torch's modes": change_torch,
     "decimal": lambda: setattr(decimal.getcontext(), "prec", 1),
     "start method": lambda: multiprocessing.set_start_method("spawn", force=True),
     "type": lambda: torch.set_default_dtype(torch.float64),
@@ -196,6 +243,9 @@ REPLACED: dict[str, Callable[[], object]] = {
     "thread": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
     "hard limit": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
     "stream object": lambda: (sys.stdout.close(), sys.stderr.close()),
+    "stream without a file": lambda: sys.stdout.detach(),  # type: ignore[union-attr]
+    "interop threads": lambda: torch.set_num_interop_threads(7),
+    "process group": leave_group,
     "our own code": lambda: setattr(Records, "commit", None),
     "pipe": lambda: os.closerange(3, 200),
     "descriptors": use_up_descriptors,
@@ -220,7 +270,7 @@ class BreakingProblem(Problem):
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Returns a number for the state that was found."""
-        print("in order", flush=True)
+        print("in order ✓", flush=True)
         found = state()
         network = torch.nn.Linear(4, 4)
         network(torch.randn(2, 4)).sum().backward()
@@ -249,6 +299,11 @@ def state() -> str:
         *(gc.isenabled(), gc.get_threshold(), np.geterr(), decimal.getcontext().prec, os.umask(0o22)),
         *(multiprocessing.get_start_method(), torch.get_default_dtype(), torch.get_default_device()),
         [read() for read, _ in torch_settings()],
+        *(faulthandler.is_enabled(), threading.stack_size(), gc.get_debug(), tracemalloc.is_tracing()),
+        *(sys.get_int_max_str_digits(), getattr(sys, "tracebacklimit", None), os.get_blocking(1), time.tzname),
+        *(print.__module__, importlib.import_module("json").__name__, len(sorted(vars(builtins)))),
+        *(logging.getLogRecordFactory(), logging.root.handlers[0].level, asyncio.events._event_loop_policy),  # type: ignore[attr-defined]
+        *(forward_ad._current_level, torch._C._autograd._profiler_enabled(), type(np.random.get_bit_generator())),  # type: ignore[attr-defined]
         *(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled()),
         *((torch.tensor(1e-310, dtype=torch.float64) * 1).item() == 0, [os.fstat(fd).st_ino for fd in (0, 1, 2)]),
     ]

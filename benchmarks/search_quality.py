@@ -34,6 +34,7 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
 from nas.executors.simulated import SimulatedExecutor
+from nas.problems.nasbench201 import NasBench201Problem
 from nas.problems.tabular import TabularProblem
 from nas.search.controller import ControllerSettings, SearchController
 from nas.storage.open import open_root
@@ -74,22 +75,26 @@ def problem(benchmark: str, data: str) -> TabularProblem:
     content = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "problem" / f"{benchmark}.yaml"))
     assert isinstance(content, dict)
     given = {str(key): value for key, value in content.items() if key not in ("_target_", "table")}
-    return TabularProblem(str(Path(data) / files[benchmark]), **given)
+    class_ = NasBench201Problem if benchmark == "nasbench201" else TabularProblem
+    return class_(str(Path(data) / files[benchmark]), **given)
 
 
-def search(benchmark: str, tuner: str, seed: int, data: str) -> list[Trial]:
+def search(benchmark: str, tuner: Spec, seed: int, data: str) -> list[Trial]:
     """Returns all trials of one search on one simulated worker."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     given = problem(benchmark, data)
     records = Records(open_root(f"memory://{uuid4().hex}"))
     executor = SimulatedExecutor(given, records)
-    budget = Budget(hours=SECONDS / 3600) if benchmark == "nasbench201" else Budget(trials=max(SIZES))
+    timed = Budget(hours=SECONDS / 3600, at_deadline="finish")
+    budget = timed if benchmark == "nasbench201" else Budget(trials=max(SIZES))
+    built = tuner.build(given.space, given.metrics, seed=seed)
+    built.use_static_metrics(given.static_metrics)
     controller = SearchController(
         records,
         executor,
         ControllerSettings(seed=seed, budget=budget),
-        tuner=TUNERS[tuner].build(given.space, given.metrics, seed=seed),
+        tuner=built,
         space=given.space,
         spent_hours=lambda: executor.now_s() / 3600,
     )
@@ -101,7 +106,7 @@ def search(benchmark: str, tuner: str, seed: int, data: str) -> list[Trial]:
 def rows_of(task: tuple[str, str, int, str]) -> list[Row]:
     """Returns the results of one search."""
     benchmark, tuner, seed, data = task
-    trials = search(*task)
+    trials = search(benchmark, TUNERS[tuner], seed, data)
     found: list[tuple[str, int, float]] = []
     if benchmark == "nasbench201":
         in_time = [trial for trial in trials if (trial.finished or math.inf) <= SECONDS]

@@ -54,7 +54,7 @@ def choices(group: str) -> dict[str, dict[str, Any]]:
         if path.stem != "custom":
             content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
             assert isinstance(content, dict)
-            found[path.stem] = {str(key): value for key, value in content.items()}
+            found[path.stem] = {str(key): value for key, value in content.items() if key != "defaults"}
     return found
 
 
@@ -123,6 +123,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("reinforce", {"donor": "nearest"}),
     ("reinforce", {"donor": "best"}),
     ("reinforce", {"donor": "best_donor"}),
+    ("screened", {"inner": TUNERS["evolution"], "proxies": ["flops", "parameters"]}),
 ]
 
 

@@ -21,6 +21,8 @@ BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
+WRAPPERS = ("screened",)
+"""Tuners whose key ``inner`` is another choice of the group tuner."""
 CLUSTERS = ("dask", "ray", "slurm", "kubernetes")
 """Names of clusters that users try as a runner."""
 FREE = (*(f"{group}." for group in BUILT), "storage.options.", "constraints.")
@@ -133,11 +135,22 @@ def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> l
     ``_target_`` but no choice gets the choice ``custom``, a yaml with nothing but a target.
     """
     plain = [o.removeprefix("+") if o.startswith("+stopper=") else o for o in overrides]
+    if config == "search":
+        plain = [f"+{o}" if o.partition("=")[0] in ADDED else o for o in plain]
     # Hydra refuses stopper=null, because null is the default
     result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain if o != "stopper=null"]
+    result = [_with_nested_choice(text, overrides) for text in result]
     prepared = BUILT if config == "search" else ()  # other commands take the targets from the search's record
     custom = [group for group in prepared if f"{group}._target_" in named and group not in named]
     return [*result, *(f"+{group}=custom" if group == "tuner" else f"{group}=custom" for group in custom)]
+
+
+def _with_nested_choice(override: str, overrides: Sequence[str]) -> str:
+    """Returns ``tuner.inner=NAME`` as a choice of the group tuner, if the chosen tuner wraps another."""
+    found = re.fullmatch(r"\+\+tuner\.inner=([\w,]+)", override)
+    if found is None or not any(re.match(rf"\+?tuner=.*\b({'|'.join(WRAPPERS)})\b", text) for text in overrides):
+        return override
+    return f"tuner@tuner.inner={found[1]}"
 
 
 def as_shell(pairs: Sequence[str]) -> str:

@@ -127,6 +127,7 @@ class Search:
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        tuner.use_static_metrics(problem.static_metrics)
         return tuner
 
     def _build_stopper(self, problem: Problem) -> Stopper | None:

@@ -55,6 +55,8 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
         space: The space of its points.
         metrics: Names and directions; the scores are synthetic.
         n_trials: Number of trials of each search.
+
+    The tuner gets synthetic ``parameters`` and ``flops`` as static metrics.
     """
     for chosen in (tuple(replace(m, direction=opposite(m)) for m in metrics), metrics):
         for slots in (1, 64, 7):
@@ -66,7 +68,7 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
         _check_resuming(tuner, space, metrics, slots, n_trials)
         _check_garbage_collection(tuner, space, metrics, slots, n_trials)
     try:
-        tuner.build(one_point := ParameterSpace({"only": 1}), metrics, seed=0)
+        _build(tuner, one_point := ParameterSpace({"only": 1}), metrics)
     except ConfigurationError:
         return
     _simulate_search(tuner, one_point, metrics, slots=2, n_trials=5)
@@ -183,7 +185,7 @@ def _simulate_search(
         collects: Whether unneeded weights are deleted at every result.
     """
     records = records or _fresh_records()
-    recording = _RecordingTuner(tuner.build(space, metrics, seed=11))
+    recording = _RecordingTuner(_build(tuner, space, metrics))
     trials, starts = records.load()
     settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
     executor = _SimulatedExecutor(records, slots, metrics, stop_after)
@@ -202,6 +204,12 @@ def _simulate_search(
         text = str(error).replace(type(recording).__name__, tuner.target)
         raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
     return _SimulatedSearch(recording.asks, controller.trials, executor.donors)
+
+
+def _build(tuner: Spec, space: Space, metrics: tuple[Metric, ...]) -> Tuner:
+    built: Tuner = tuner.build(space, metrics, seed=11)
+    built.use_static_metrics(lambda point: {"parameters": share(point_key(point)), "flops": share(point_key(point), 1)})
+    return built
 
 
 def _fresh_records() -> Records:
@@ -235,7 +243,7 @@ def _check_same_answers(
 
 def _answers(tuner: Spec, space: Space, metrics: tuple[Metric, ...], questions: Sequence[_Ask]) -> list[str]:
     """Returns the answers of a new instance to these asks."""
-    built: Tuner = tuner.build(space, metrics, seed=11)
+    built = _build(tuner, space, metrics)
     return [_as_text(built.ask(*question)) for question in questions]
 
 
@@ -246,7 +254,7 @@ def _as_text(answer: Proposal | Answer) -> str:
 def _check_inheritance(
     tuner: Spec, space: Space, metrics: tuple[Metric, ...], asks: Sequence[tuple[_Ask, Proposal | Answer]]
 ) -> None:
-    built: Tuner = tuner.build(space, metrics, seed=11)
+    built = _build(tuner, space, metrics)
     left_out: set[int] = set()
     for (lineage, number, _), answer in asks:
         given = set(built.may_inherit_from(lineage))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
@@ -41,6 +41,8 @@ class Tuner(ABC):
     """Constructor arguments that are paths of data: neither part of the identity nor recorded."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Constructor arguments that are code or paths of code: never taken from a record alone."""
+    has_fixed_order: ClassVar[bool] = False
+    """Whether proposal n is the n-th point of a list, whatever the results are."""
     chosen: Spec | None = None
     """The tuner that this one delegates to, if it chose one; part of the search's identity."""
     n_refused: int = 0
@@ -60,6 +62,11 @@ class Tuner(ABC):
     def shown_name(self) -> str:
         """The tuner's name in messages; that of the wrapped tuner if it wraps one."""
         return type(self).__name__
+
+    def use_static_metrics(  # noqa: B027 - optional
+        self, static_metrics: Callable[[Point], Mapping[str, float]]
+    ) -> None:
+        """Gets ``Problem.static_metrics``: metrics of a point that are known before training. Called before any ask."""
 
     @abstractmethod
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:

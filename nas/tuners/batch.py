@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -27,6 +27,8 @@ class BatchTuner(DonorTuner):
     Raises:
         ConfigurationError: there is no point, or one is not in the space.
     """
+
+    has_fixed_order: ClassVar[bool] = True
 
     def __init__(
         self,

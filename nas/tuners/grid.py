@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
@@ -28,6 +29,8 @@ class GridTuner(DonorTuner):
         resolution: The number of values of a range, including both ends, equally spaced on its scale.
         donor: The donor of a trial; see ``DonorChooser``.
     """
+
+    has_fixed_order: ClassVar[bool] = True
 
     def __init__(
         self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5, donor: str = "none"

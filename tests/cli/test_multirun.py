@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 
 from tests.support.commands import TIMED, run, trials
 
+DATA = (Path(__file__).parents[2] / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
+TABLE = DATA / "nasbench201_cifar10.parquet"
 SMALL = (*TIMED[1:], "finalists=1")
 
 
@@ -30,6 +34,24 @@ def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
     assert done.out.count("best: trial") == 4
     assert re.findall(r"^search (\S+): ", done.out, re.MULTILINE)[-1] in single.out
     assert "is finished" in single.out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TABLE.exists(), reason=f"needs {TABLE.name}")
+def test_a_tuner_around_another(here: Path) -> None:
+    """tuner.inner=A,B makes a search with each inner tuner, with its own keys; tuner=NAME works without its +."""
+    sweep = ("tuner=screened", "tuner.inner=random,evolution", "tuner.n_candidates=4")
+    tabled = ("problem=nasbench201", f"problem.table={TABLE}", "tuner.proxies=[live_flops_m]", "budget.trials=3")
+    done = run(here, "-m", *sweep, *tabled, "runner=simulated")
+    keys = run(here, *sweep[:1], "tuner.inner=evolution", "tuner.inner.population_size=4", "--cfg", "job")
+
+    assert done.status == 0, done.err
+    targets = {
+        json.loads((path / "search.json").read_text())["identity"]["tuner"]["arguments"]["inner"]["_target_"]
+        for path in (here / "heirloom").iterdir()
+    }
+    assert targets == {"nas.tuners.random.RandomTuner", "nas.tuners.evolution.EvolutionTuner"}
+    assert "  inner:\n    _target_: nas.tuners.evolution.EvolutionTuner\n    population_size: 4\n" in keys.out
 
 
 @pytest.mark.slow

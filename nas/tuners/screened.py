@@ -1,0 +1,145 @@
+"""Screening: of several points of another tuner, the one that proxies rank first is trained.
+
+After the move proposals of Abdelfattah et al. 2021 (arXiv:2101.08134).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.point import Point, point_key
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_int
+from nas.spaces.space import Space
+from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.shared.stateful import StatefulTuner
+
+_RANDOM = {"_target_": "nas.tuners.random.RandomTuner"}
+
+
+class ScreenedTuner(Tuner):
+    """Asks another tuner for several points, and proposes the one that proxies rank first.
+
+    A proxy is a metric that is known before training (``Problem.static_metrics``), of which more is better. Examples
+    are the numbers of parameters and of floating-point operations. The ranks by several proxies are added.
+
+    Args:
+        space: The inner tuner's space.
+        metrics: The inner tuner's metrics.
+        seed: The inner tuner's seed.
+        inner: ``_target_`` and arguments of the tuner that gives the points; by default ``random``.
+        n_candidates: Number of points for each proposal, repeated points included.
+        proxies: Names of static metrics.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or the inner tuner can't be built or does not fit.
+    """
+
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"inner"})
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        inner: Mapping[str, Any] | None = None,
+        n_candidates: int = 32,
+        proxies: Sequence[str] = ("flops",),
+    ) -> None:
+        super().__init__(space, metrics, seed=seed)
+        check_int("tuner.n_candidates", n_candidates, 1)
+        if isinstance(proxies, str) or not proxies:
+            raise ConfigurationError(f"tuner.proxies={proxies!r}: must be a list of names. Write tuner.proxies=[flops]")
+        self.n_candidates = n_candidates
+        self.proxies = tuple(proxies)
+        self._inner = _build(_RANDOM if inner is None else inner, space, metrics, seed)
+        self._static_metrics: Callable[[Point], Mapping[str, float]] = lambda point: {}
+        self.chosen = self._inner.chosen
+
+    @property
+    def code_files(self) -> Mapping[str, Path]:
+        """The files of the inner tuner."""
+        module = type(self._inner).__module__
+        own = {} if module.startswith("nas.") else {f"{module}.py": Path(inspect.getfile(type(self._inner)))}
+        return own | dict(self._inner.code_files)
+
+    def use_static_metrics(self, static_metrics: Callable[[Point], Mapping[str, float]]) -> None:
+        """Sets the function that gives the proxies.
+
+        Raises:
+            ConfigurationError: it does not give one of them.
+        """
+        self._inner.use_static_metrics(static_metrics)
+        self._static_metrics = static_metrics
+        known = static_metrics(self.space.sample(random.Random(0)))
+        if unknown := [name for name in self.proxies if name not in known]:
+            remedy = f"Choose of {', '.join(known)}" if known else "Define `static_metrics`, or `build`, in the problem"
+            raise ConfigurationError(
+                f"tuner.proxies={unknown[0]}: must be a metric that the problem knows before training. {remedy}"
+            )
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """Returns the inner tuner's proposal with the best proxies, or its answer if it has none."""
+        proposals: dict[str, Proposal] = {}
+        answer: Proposal | Answer = STOP
+        refusing = lineage.refusing(lambda point: point_key(point) in proposals or lineage.refuses(point))
+        try:
+            for candidate in range(self.n_candidates):
+                self._inner.n_refused = self.n_refused * self.n_candidates + candidate
+                answer = self._inner.ask(refusing, number, job)
+                if not isinstance(answer, Proposal):
+                    break
+                proposals.setdefault(point_key(answer.point), answer)
+        finally:
+            self._inner.n_refused = 0
+        return self._best(list(proposals.values())) if proposals else answer
+
+    def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
+        """Returns the inner tuner's proposal of a given point."""
+        return self._inner.propose_given(point, lineage, number)
+
+    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
+        """Returns the trials that the inner tuner may name."""
+        return self._inner.may_inherit_from(lineage)
+
+    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
+        """Returns the inner tuner's ranking."""
+        return self._inner.ranked(lineage)
+
+    def _best(self, proposals: Sequence[Proposal]) -> Proposal:
+        """Returns the proposal with the largest sum of ranks; on ties, the first."""
+        if len(proposals) == 1:
+            return proposals[0]
+        known = [self._static_metrics(proposal.point) for proposal in proposals]
+        columns = [_ranks([float(values[name]) for values in known]) for name in self.proxies]
+        sums = [sum(ranks) for ranks in zip(*columns, strict=True)]
+        return proposals[sums.index(max(sums))]
+
+
+def _build(inner: Mapping[str, Any], space: Space, metrics: tuple[Metric, ...], seed: int) -> Tuner:
+    if not isinstance(inner, Mapping) or not inner.get("_target_"):
+        raise ConfigurationError(f"tuner.inner={inner!r}: must be a tuner. Write tuner.inner=evolution")
+    spec = Spec(str(inner["_target_"]), {key: value for key, value in inner.items() if key != "_target_"})
+    tuner = spec.build(space, metrics, seed=seed)
+    if not isinstance(tuner, Tuner) or isinstance(tuner, StatefulTuner) or tuner.has_fixed_order:
+        raise ConfigurationError(
+            f"tuner.inner={spec.target}: must be a nas.Tuner that is no list of points and has no process of its own. "
+            "Write tuner.inner=evolution"
+        )
+    return tuner
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Returns each value's rank from 0, the mean one among equal values; NaN ranks last."""
+    keys = [-math.inf if math.isnan(value) else value for value in values]
+    return [sum(other < key for other in keys) + (keys.count(key) - 1) / 2 for key in keys]

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import signal
-import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from nas.core.trial import Trial
-from nas.storage.open import open_root
-from nas.storage.records import Records
+from tests.support.prefect_searches import CHAINS, OUTCOMES, Command, Server, SteadySearch, environment, until
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-OUTCOMES = (
-    "problem._target_=outcome_problem.OutcomeProblem",
-    "stopper._target_=outcome_problem.OutcomeStopper",
-    "max_failures=100",
-)
-CHAINS = (*OUTCOMES, "tuner._target_=outcome_problem.ChainTuner")
 RUNNING_PARENTS = (*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner")
 
 
@@ -49,149 +39,6 @@ class NoisyProblem(Problem):
             raise ValueError("width 7 does not divide 8")
         return {"accuracy": 0.5}
 """
-
-
-class Server:
-    """``prefect server start`` as users run it: own home, own port, with the UI."""
-
-    def __init__(self, home: Path) -> None:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/api"
-        self._home = home
-        self._client = httpx.Client(base_url=self.url, timeout=30)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        settings = {
-            "PREFECT_HOME": str(self._home),
-            "PREFECT_SERVER_UI_API_URL": self.url,
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "DO_NOT_TRACK": "1",
-        }
-        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
-        self._home.mkdir(exist_ok=True)
-        with (self._home / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, env=environment(**settings), stdout=log, stderr=log, cwd=self._home, start_new_session=True
-            )
-        until(self._is_healthy, 120, "the server is healthy")
-
-    def kill(self) -> None:
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        self._client.close()
-
-    def get(self, path: str) -> Any:
-        return self._client.get(path).raise_for_status().json()
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._client.post(path, json=dict(body)).raise_for_status().json()
-
-    def flow_runs(self, search: str) -> list[dict[str, Any]]:
-        """Returns the flow runs of a search, oldest first."""
-        asked = {"flow_runs": {"name": {"any_": [search]}}, "sort": "START_TIME_ASC"}
-        return list(self.post("/flow_runs/filter", asked))
-
-    def task_runs(self, flow_run: str) -> list[dict[str, Any]]:
-        """Returns a flow run's task runs, once the server has processed all events."""
-        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
-        ended = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
-        runs: list[dict[str, Any]] = []
-
-        def settled() -> bool:
-            before, runs[:] = len(runs), self.post("/task_runs/filter", asked)
-            time.sleep(0.5)
-            return 0 < before == len(runs) and all(run["state_type"] in ended for run in runs)
-
-        until(settled, 60, "all task runs have ended")
-        return runs
-
-    def shows_running(self, search: str) -> bool:
-        """Returns whether the server shows a running task run of the search."""
-        flow_runs = {"id": {"any_": [run["id"] for run in self.flow_runs(search)]}}
-        running = {"state": {"type": {"any_": ["RUNNING"]}}}
-        return bool(self.post("/task_runs/filter", {"flow_runs": flow_runs, "task_runs": running}))
-
-    def artifacts(self, flow_run: str, key: str | None = None) -> list[dict[str, Any]]:
-        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
-        found = self.post("/artifacts/filter", asked)
-        return [artifact for artifact in found if artifact["key"] and key in (None, artifact["key"])]
-
-    def logs(self, **filters: list[str]) -> list[str]:
-        """Returns the messages that the server's log pages show, for ``task_run_id`` or ``flow_run_id``."""
-        asked = {"logs": {name: {"any_": ids} for name, ids in filters.items()}, "limit": 200}
-        return [line["message"] for line in self.post("/logs/filter", asked)]
-
-    def edges(self, flow_run: str) -> set[tuple[str, str]]:
-        """Returns (parent, child) by name, from the data of the UI's run graph."""
-        nodes = dict(self.get(f"/flow_runs/{flow_run}/graph-v2")["nodes"])
-        assert not [node["label"] for node in nodes.values() if node["encapsulating"]]
-        return {(nodes[p["id"]]["label"], node["label"]) for node in nodes.values() for p in node["parents"]}
-
-    def _is_healthy(self) -> bool:
-        try:
-            return self._client.get("/health").is_success
-        except httpx.HTTPError:
-            return False
-
-
-def environment(**changes: str) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    return ours | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"} | changes
-
-
-def until(holds: Callable[[], bool], bound_s: float, what: str) -> float:
-    """Returns the seconds until the condition holds."""
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() < began + bound_s, f"not within {bound_s:g} s: {what}"
-        time.sleep(0.1)
-    return time.monotonic() - began
-
-
-@dataclass(frozen=True)
-class Command:
-    """``python -m flows.search`` in a folder of its own, connected to a server."""
-
-    server: Server
-    folder: Path
-
-    def start(self, *overrides: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "flows.search", *overrides],
-            cwd=self.folder,
-            env=environment(PREFECT_API_URL=self.server.url, HEIRLOOM_CACHE=str(self.folder / "cache"), **variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *overrides: str, **variables: str) -> str:
-        """Returns the output of a search that must end with status 0."""
-        process = self.start(*overrides, **variables)
-        output, error = process.communicate(timeout=280)
-        assert process.returncode == 0, error + output
-        assert "Warning" not in error
-        return output
-
-    def records(self, search: str) -> Records:
-        return Records(open_root(str(self.folder / "heirloom" / search)))
-
-    def trials(self, search: str) -> list[Trial]:
-        return self.records(search).load()[0]
-
-    def n_finished(self, search: str) -> int:
-        return len(list((self.folder / "heirloom" / search / "trials").glob("*.result.json")))
-
-    def wait_for_trials(self, search: str, n: int) -> None:
-        until(lambda: self.n_finished(search) >= n, 100, f"{n} trials have finished")
 
 
 @pytest.fixture(scope="module")
@@ -581,23 +428,15 @@ def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, h
     assert states <= {"COMPLETE", "STOPPED", "Failed", "Cancelled"}
 
 
-def test_a_restarted_server_does_not_harm_the_search(server: Server, command: Command) -> None:
-    """A server restarted after three seconds costs at most some displayed data, and no time."""
-    process = command.start(*CHAINS, "problem.seconds=0.5", "slots=2", "budget.trials=40", "name=outage")
-    command.wait_for_trials("outage", 6)
-    server.kill()
-    n_before = command.n_finished("outage")
-    time.sleep(3)
-    n_after = command.n_finished("outage")
-    server.start()
-    command.wait_for_trials("outage", 40)
-    seconds = until(lambda: process.poll() is not None, 60, "the command has ended")
-    output, error = process.communicate()
-    (flow_run,) = server.flow_runs("outage")
+def test_a_locked_database_delays_no_trial(server: Server, command: Command) -> None:
+    """While another process has SQLite's file locked for writing, trials run as fast as ever."""
+    search = SteadySearch(command, "locked", n_trials=70)
+    command.wait_for_trials("locked", 2)
+    with closing(sqlite3.connect(server.home / "prefect.db", timeout=60)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        n_finished = search.n_finished_in(12)
+        database.rollback()
+    search.check_end(within_s=15)
 
-    assert n_after - n_before >= 4
-    assert process.returncode == 0, error
-    assert seconds < 30
-    assert "40 trials" in output
-    assert all(trial.is_finished and trial.attempt == 1 for trial in command.trials("outage"))
-    assert flow_run["state_name"] == "Completed"
+    assert n_finished >= search.n_expected_in(12) / 2
+    assert [run["state_name"] for run in server.flow_runs("locked")] == ["Completed"]

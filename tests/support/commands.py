@@ -130,15 +130,21 @@ class Command:
 
     def leftovers(self) -> list[int]:
         """Processes that it started, itself too, and that live."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_ours(pid)]
+        return marked_processes(self.mark)
 
-    def _is_ours(self, pid: int) -> bool:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return False
-            return f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
+
+def marked_processes(mark: str) -> list[int]:
+    """Returns the processes that live and have this value of ``MARK`` in their environment."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, mark)]
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return False
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def run(folder: Path, *overrides: str, module: str = "flows.search", line: str | None = None, **changes: str) -> Done:

@@ -1,14 +1,16 @@
-"""Real servers on loopback (S3 by moto, sftp by asyncssh or OpenSSH), and a proxy that fails when it is told to."""
+"""Real servers on this machine (S3, sftp, PostgreSQL), and proxies that fail when they are told to."""
 
 from __future__ import annotations
 
 import http.client
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -169,6 +171,56 @@ def openssh_server(folder: Path) -> Iterator[tuple[int, dict[str, object]]]:
             it.terminate()
 
 
+@dataclass(frozen=True)
+class Postgres:
+    """A PostgreSQL server on a unix socket, with an empty database."""
+
+    folder: Path
+    programs: Path
+
+    @property
+    def url(self) -> str:
+        """The URL that SQLAlchemy connects to."""
+        return f"postgresql+asyncpg://prefect@/postgres?host={self.folder}"
+
+    def start(self, sql: str) -> subprocess.Popen[bytes]:
+        """Starts a client that executes statements in one transaction."""
+        return subprocess.Popen(
+            [self.programs / "psql", "-h", self.folder, "-U", "prefect", "-d", "postgres", "-q", "-1", "-c", sql],
+            stdout=subprocess.DEVNULL,
+        )
+
+
+@contextmanager
+def postgres_server() -> Iterator[Postgres]:
+    """Yields a PostgreSQL server that runs as an unprivileged user in a temporary folder.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    debian = (str(path) for path in Path("/usr/lib/postgresql").glob("*/bin"))
+    found = shutil.which("postgres", path=os.pathsep.join([os.environ.get("PATH", ""), *debian]))
+    if found is None:
+        raise FileNotFoundError("postgres is not installed")
+    programs = Path(found).resolve().parent
+    with tempfile.TemporaryDirectory(prefix="heirloom-postgres-") as name:
+        folder, user = Path(name), "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
+        if user is not None:
+            shutil.chown(folder, user)
+        create = [programs / "initdb", "-D", folder / "data", "-U", "prefect", "-A", "trust", "-E", "UTF8", "-N"]
+        subprocess.run(create, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL)
+        options = ("-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off")
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen([found, *options], user=user, cwd=folder, stdout=log, stderr=log)
+        server = Postgres(folder, programs)
+        try:
+            assert eventually(lambda: "ready to accept connections" in (folder / "log").read_text())
+            yield server
+        finally:
+            process.send_signal(signal.SIGQUIT)  # ends it at once, with its processes
+            process.wait()
+
+
 class HttpProxy:
     """Forwards requests to a server, and fails chosen ones. ``seen`` lists their methods and paths.
 
@@ -282,7 +334,12 @@ class HttpProxy:
 
 
 class TcpProxy:
-    """Passes bytes on to a port, until ``cut``, ``hush`` or so many went up; then it does so for new connections."""
+    """Passes bytes on to a port, until ``cut``, ``hush`` or so many went up; then it does so for new connections.
+
+    Attributes:
+        delay_s: Seconds by which everything from the port comes later.
+        is_down: Whether new connections are closed at once.
+    """
 
     def __init__(self, port: int, *, cut_after: int | None = None) -> None:
         self._target = port
@@ -290,6 +347,8 @@ class TcpProxy:
         self._open: list[socket.socket] = []
         self._hushed: set[socket.socket] = set()
         self.n_connections = 0
+        self.delay_s = 0.0
+        self.is_down = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
 
@@ -318,6 +377,9 @@ class TcpProxy:
                 near, _ = self._server.accept()
             except OSError:
                 return
+            if self.is_down:
+                near.close()
+                continue
             self.n_connections += 1
             far = socket.create_connection(("127.0.0.1", self._target))
             for end in (near, far):
@@ -334,6 +396,8 @@ class TcpProxy:
                     if self._left < 0:
                         self._left = None
                         self.cut()
+                if not up:
+                    time.sleep(self.delay_s)
                 if source not in self._hushed:
                     sink.sendall(data)
         except OSError:  # the other direction has closed both

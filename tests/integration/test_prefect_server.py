@@ -1,0 +1,180 @@
+"""Searches on a shared Prefect server with PostgreSQL: deployments, and a server that is slow, down or locked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import MARK, marked_processes
+from tests.support.prefect_searches import CHAINS, ROOT, Command, Server, SteadySearch, environment, until
+from tests.support.servers import Postgres, TcpProxy, postgres_server
+
+pytestmark = pytest.mark.slow
+
+SERVE = str(ROOT / "examples" / "09_deployment" / "serve.py")
+TABLES = "flow_run, task_run, flow_run_state, task_run_state, artifact, log, events"
+OVERRIDES = [*CHAINS, "tuner.outcomes=complete", "problem.seconds=0.8", "slots=2", "budget.trials=16", "name=deployed"]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    try:
+        with postgres_server() as server:
+            yield server
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server") / "home", postgres.url)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def command(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    return Command(server, tmp_path_factory.mktemp("searches"))
+
+
+class Deployment:
+    """The deployment of the example, served, and its runs as the UI's buttons start and cancel them."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server = server
+        self._mark = folder.name
+        cache = str(folder / "cache")
+        own = {"PREFECT_API_URL": server.url, "HEIRLOOM_CACHE": cache, "PREFECT_HOME": cache, MARK: self._mark}
+        own |= {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+        with (folder / "serve.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, SERVE], cwd=folder, env=environment(**own), stdout=log, stderr=log
+            )
+        until(lambda: bool(self._found()), 60, "the deployment is served")
+
+    def start(self, overrides: list[str]) -> str:
+        """Starts a run and returns its id."""
+        body = {"parameters": {"overrides": overrides}, "state": {"type": "SCHEDULED"}}
+        return str(self._server.post(f"/deployments/{self._found()[0]['id']}/create_flow_run", body)["id"])
+
+    def cancel(self, run: str) -> None:
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        assert self._server.post(f"/flow_runs/{run}/set_state", {"state": state})["status"] == "ACCEPT"
+
+    def wait(self, run: str, state: str) -> float:
+        """Returns the seconds until the run is in a state."""
+        return until(lambda: self._server.get(f"/flow_runs/{run}")["state_name"] == state, 100, f"the run is {state}")
+
+    def processes(self) -> list[str]:
+        """Returns the programs of all processes below this one, except Python's resource tracker."""
+        lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in marked_processes(self._mark)]
+        return [" ".join(words[1:-1]) for words in lines if "multiprocessing.resource_tracker" not in " ".join(words)]
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+    def _found(self) -> list[dict[str, Any]]:
+        return list(self._server.post("/deployments/filter", {"deployments": {"name": {"any_": ["laptop"]}}}))
+
+
+@pytest.fixture(scope="module")
+def deployment(server: Server, command: Command) -> Iterator[Deployment]:
+    deployment = Deployment(server, command.folder)
+    try:
+        yield deployment
+    finally:
+        deployment.close()
+
+
+def test_a_deployment_is_started_watched_cancelled_and_resumed(
+    server: Server, command: Command, deployment: Deployment
+) -> None:
+    """A cancel in the UI keeps finished trials and leaves no process; the same parameters resume."""
+    first = deployment.start(OVERRIDES)
+    command.wait_for_trials("deployed", 4)
+    deployment.cancel(first)
+    seconds = deployment.wait(first, "Cancelled")
+    processes = deployment.processes()
+    trials = command.folder / "heirloom" / "deployed" / "trials"
+    kept = {path: path.read_bytes() for path in trials.glob("*.result.json")}
+    second = deployment.start(OVERRIDES)
+    deployment.wait(second, "Completed")
+    log = server.logs(flow_run_id=[first])
+    until(lambda: any("16 trials (16 COMPLETE)" in line for line in server.logs(flow_run_id=[second])), 30, "the log")
+
+    assert seconds < 30  # then Prefect kills
+    assert processes == [SERVE]
+    assert 4 <= len(kept) < 16
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert len(list(trials.glob("*.result.json"))) == 16
+    assert not [path for path in kept if Path(f"{path}".replace("result", "start-2")).exists()]
+    assert any("trial 0 (search) COMPLETE" in line for line in log)
+    assert any("interrupted (SIGTERM)" in line and "kept. Resume:" in line for line in log)
+    assert [run["state_name"] for run in server.flow_runs("deployed")] == ["Cancelled", "Completed"]
+
+
+def test_a_deployment_shows_a_users_mistake(server: Server, deployment: Deployment) -> None:
+    """The run is Failed with the command's line as message."""
+    run = deployment.start(["+tuner=evolutoin"])
+    deployment.wait(run, "Failed")
+
+    assert "evolution" in server.get(f"/flow_runs/{run}")["state"]["message"]
+
+
+def test_a_slow_server_delays_no_trial(server: Server, command: Command) -> None:
+    """While each answer takes five seconds, trials run as fast as ever."""
+    with TcpProxy(server.port) as proxy:
+        search = SteadySearch(command, "slow", n_trials=40, port=proxy.port)
+        command.wait_for_trials("slow", 2)
+        proxy.delay_s = 5.0
+        n_finished = search.n_finished_in(6)
+        search.check_end(within_s=25)
+
+    assert n_finished >= search.n_expected_in(6) / 2
+
+
+def test_a_locked_database_delays_no_trial(server: Server, command: Command, postgres: Postgres) -> None:
+    """While a client of PostgreSQL locks the tables past the server's timeout of 10 s, trials run as fast as ever."""
+    search = SteadySearch(command, "locked", n_trials=70)
+    command.wait_for_trials("locked", 2)
+    client = postgres.start(f"LOCK TABLE {TABLES} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(12)")
+    n_finished = search.n_finished_in(12)
+    assert client.wait() == 0
+    search.check_end(within_s=25)
+
+    assert n_finished >= search.n_expected_in(12) / 2
+    assert [run["state_name"] for run in server.flow_runs("locked")] == ["Completed"]
+
+
+def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command) -> None:
+    """A server that is killed and restarted after 20 s, past the tries of Prefect's client, costs shown data only."""
+    search = SteadySearch(command, "down", n_trials=110)
+    command.wait_for_trials("down", 2)
+    server.kill()
+    n_finished = search.n_finished_in(20)
+    server.start()
+    search.check_end(within_s=30)
+
+    assert n_finished >= search.n_expected_in(20) / 2
+    assert [run["state_name"] for run in server.flow_runs("down")] == ["Completed"]
+
+
+def test_a_server_that_stays_down_ends_no_search(server: Server, command: Command) -> None:
+    """The command ends within its bound of 10 s and says that the server did not accept everything."""
+    with TcpProxy(server.port) as proxy:
+        search = SteadySearch(command, "gone", n_trials=12, port=proxy.port)
+        command.wait_for_trials("gone", 2)
+        proxy.is_down = True
+        proxy.cut()
+        error = search.check_end(within_s=25)
+
+    assert "Prefect's server did not accept everything" in error

@@ -1,0 +1,218 @@
+"""A Prefect server as users run it, and searches that are connected to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from nas.core.trial import Trial
+from nas.storage.open import open_root
+from nas.storage.records import Records
+
+ROOT = Path(__file__).parents[2]
+OUTCOMES = (
+    "problem._target_=outcome_problem.OutcomeProblem",
+    "stopper._target_=outcome_problem.OutcomeStopper",
+    "max_failures=100",
+)
+CHAINS = (*OUTCOMES, "tuner._target_=outcome_problem.ChainTuner")
+
+
+class Server:
+    """``prefect server start`` as users run it: own home, own port, with the UI.
+
+    Args:
+        home: Folder of its files.
+        database: URL of its database; default: SQLite in ``home``.
+    """
+
+    def __init__(self, home: Path, database: str | None = None) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        self.home = home
+        self._database = {} if database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database}
+        self._client = httpx.Client(base_url=self.url, timeout=30)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        settings = {
+            "PREFECT_HOME": str(self.home),
+            "PREFECT_SERVER_UI_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            **self._database,
+        }
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        self.home.mkdir(exist_ok=True)
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment(**settings), stdout=log, stderr=log, cwd=self.home, start_new_session=True
+            )
+        until(self._is_healthy, 120, "the server is healthy")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self._client.close()
+
+    def get(self, path: str) -> Any:
+        return self._client.get(path).raise_for_status().json()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._client.post(path, json=dict(body)).raise_for_status().json()
+
+    def flow_runs(self, search: str) -> list[dict[str, Any]]:
+        """Returns the flow runs of a search, oldest first."""
+        asked = {"flow_runs": {"name": {"any_": [search]}}, "sort": "START_TIME_ASC"}
+        return list(self.post("/flow_runs/filter", asked))
+
+    def task_runs(self, flow_run: str) -> list[dict[str, Any]]:
+        """Returns a flow run's task runs, once the server has processed all events."""
+        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
+        runs: list[dict[str, Any]] = []
+
+        def settled() -> bool:
+            before, runs[:] = len(runs), self.post("/task_runs/filter", asked)
+            time.sleep(0.5)
+            return 0 < before == len(runs) and all(run["state_type"] in ended for run in runs)
+
+        until(settled, 60, "all task runs have ended")
+        return runs
+
+    def shows_running(self, search: str) -> bool:
+        """Returns whether the server shows a running task run of the search."""
+        flow_runs = {"id": {"any_": [run["id"] for run in self.flow_runs(search)]}}
+        running = {"state": {"type": {"any_": ["RUNNING"]}}}
+        return bool(self.post("/task_runs/filter", {"flow_runs": flow_runs, "task_runs": running}))
+
+    def artifacts(self, flow_run: str, key: str | None = None) -> list[dict[str, Any]]:
+        asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
+        found = self.post("/artifacts/filter", asked)
+        return [artifact for artifact in found if artifact["key"] and key in (None, artifact["key"])]
+
+    def logs(self, **filters: list[str]) -> list[str]:
+        """Returns the messages that the server's log pages show, for ``task_run_id`` or ``flow_run_id``."""
+        asked = {"logs": {name: {"any_": ids} for name, ids in filters.items()}, "limit": 200}
+        return [line["message"] for line in self.post("/logs/filter", asked)]
+
+    def edges(self, flow_run: str) -> set[tuple[str, str]]:
+        """Returns (parent, child) by name, from the data of the UI's run graph."""
+        nodes = dict(self.get(f"/flow_runs/{flow_run}/graph-v2")["nodes"])
+        assert not [node["label"] for node in nodes.values() if node["encapsulating"]]
+        return {(nodes[p["id"]]["label"], node["label"]) for node in nodes.values() for p in node["parents"]}
+
+    def _is_healthy(self) -> bool:
+        try:
+            return self._client.get("/health").is_success
+        except httpx.HTTPError:
+            return False
+
+
+def environment(**changes: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    return ours | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"} | changes
+
+
+def until(holds: Callable[[], bool], bound_s: float, what: str) -> float:
+    """Returns the seconds until the condition holds."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + bound_s, f"not within {bound_s:g} s: {what}"
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+@dataclass(frozen=True)
+class Command:
+    """``python -m flows.search`` in a folder of its own, connected to a server."""
+
+    server: Server
+    folder: Path
+
+    def start(self, *overrides: str, **variables: str) -> subprocess.Popen[str]:
+        own = {"PREFECT_API_URL": self.server.url, "HEIRLOOM_CACHE": str(self.folder / "cache")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.search", *overrides],
+            cwd=self.folder,
+            env=environment(**(own | variables)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *overrides: str, **variables: str) -> str:
+        """Returns the output of a search that must end with status 0."""
+        process = self.start(*overrides, **variables)
+        output, error = process.communicate(timeout=280)
+        assert process.returncode == 0, error + output
+        assert "Warning" not in error
+        return output
+
+    def records(self, search: str) -> Records:
+        return Records(open_root(str(self.folder / "heirloom" / search)))
+
+    def trials(self, search: str) -> list[Trial]:
+        return self.records(search).load()[0]
+
+    def n_finished(self, search: str) -> int:
+        return len(list((self.folder / "heirloom" / search / "trials").glob("*.result.json")))
+
+    def wait_for_trials(self, search: str, n: int) -> None:
+        until(lambda: self.n_finished(search) >= n, 100, f"{n} trials have finished")
+
+
+class SteadySearch:
+    """A search of 0.4 s a trial in two slots, for tests that disturb its server.
+
+    Args:
+        command: Starts it.
+        name: Name of the search.
+        n_trials: Number of trials.
+        port: Port of the API; default: the server's.
+    """
+
+    def __init__(self, command: Command, name: str, n_trials: int, *, port: int | None = None) -> None:
+        self._name, self._n_trials, self._command = name, n_trials, command
+        plan = ("tuner.outcomes=complete", "problem.seconds=0.4", "slots=2", "runner=threads")
+        url = f"http://127.0.0.1:{port or command.server.port}/api"
+        self._process = command.start(*CHAINS, *plan, f"budget.trials={n_trials}", f"name={name}", PREFECT_API_URL=url)
+
+    def n_finished_in(self, seconds: float) -> int:
+        """Returns the number of trials that finish within some seconds."""
+        before = self._command.n_finished(self._name)
+        time.sleep(seconds)
+        return self._command.n_finished(self._name) - before
+
+    def n_expected_in(self, seconds: float) -> float:
+        """Returns the number of trials that two slots finish without any overhead."""
+        return 2 * seconds / 0.4
+
+    def check_end(self, within_s: float) -> str:
+        """Checks that no trial is lost or repeated and returns what the command printed on standard error."""
+        self._command.wait_for_trials(self._name, self._n_trials)
+        seconds = until(lambda: self._process.poll() is not None, 60, "the command has ended")
+        output, error = self._process.communicate()
+        trials = self._command.trials(self._name)
+        assert self._process.returncode == 0, error
+        assert f"{self._n_trials} trials ({self._n_trials} COMPLETE)" in output
+        assert all(trial.is_finished and trial.attempt == 1 for trial in trials)
+        assert seconds < within_s
+        return error

@@ -87,34 +87,41 @@ def writes_ms(n: int) -> dict[str, float]:
         return {"ms": (time.perf_counter() - began) / n * 1000}
 
 
+def run_search(folder: str, n: int, runner: str, slots: int, seconds: float) -> float:
+    """Runs a search of trials that train nothing and returns the driver's memory in MB."""
+    command = [
+        *(sys.executable, "-m", "flows.search", "+tuner=random", "problem._target_=nothing.NothingProblem"),
+        *(f"problem.seconds={seconds}", f"runner={runner}", f"slots={slots}", f"budget.trials={n}"),
+        *(f"storage.root={folder}", "name=it"),
+    ]
+    quiet = subprocess.DEVNULL
+    driver = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=quiet, stderr=quiet)
+    _, status, usage = os.wait4(driver.pid, 0)
+    driver.returncode = os.waitstatus_to_exitcode(status)
+    assert driver.returncode == 0, driver.returncode
+    return usage.ru_maxrss / 1024
+
+
+def results(folder: str) -> list[dict[str, Any]]:
+    """Returns the result records of the search."""
+    return [json.loads(path.read_bytes()) for path in Path(folder, "it/trials").glob("*.result.json")]
+
+
+def trial_times(n: int, runner: str, slots: int, seconds: float) -> list[tuple[float, float]]:
+    """Returns the start and the end of each trial of a search."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        run_search(folder, n, runner, slots, seconds)
+        return [(result["started"], result["finished"]) for result in results(folder)]
+
+
 def heirloom_ms(n: int) -> dict[str, float]:
     """Returns the milliseconds of a trial that trains nothing, and the driver's memory."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        overrides = [
-            "problem._target_=nothing.NothingProblem",
-            "runner=threads",
-            f"slots={SLOTS}",
-            f"budget.trials={n}",
-        ]
-        command = [
-            sys.executable,
-            "-m",
-            "flows.search",
-            "+tuner=random",
-            *overrides,
-            f"storage.root={folder}",
-            "name=it",
-        ]
-        quiet = subprocess.DEVNULL
-        driver = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=quiet, stderr=quiet)
-        _, status, usage = os.wait4(driver.pid, 0)
-        driver.returncode = os.waitstatus_to_exitcode(status)
-        assert driver.returncode == 0, driver.returncode
+        driver_mb = run_search(folder, n, "threads", SLOTS, 0.0)
         created = json.loads(Path(folder, "it/trials/000000.proposal.json").read_bytes())["created"]
-        results = Path(folder, "it/trials").glob("*.result.json")
-        finished = [json.loads(path.read_bytes())["finished"] for path in results]
+        finished = [result["finished"] for result in results(folder)]
         assert len(finished) == n, len(finished)
-        return {"ms": (max(finished) - created) / n * 1000, "driver_mb": usage.ru_maxrss / 1024}
+        return {"ms": (max(finished) - created) / n * 1000, "driver_mb": driver_mb}
 
 
 def measured(what: str, n: int) -> dict[str, float]:

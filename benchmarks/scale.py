@@ -2,19 +2,21 @@
 
     $ python benchmarks/scale.py                                  # about 2 minutes and 600 MB on one core
     $ python benchmarks/scale.py --workers 1000 --trials 10000
+    $ python benchmarks/scale.py --driver-ms 8,80,200             # milliseconds of the driver for each trial
 
 Asynchronous evolution runs on simulated workers. Trials have lognormal durations, half of them between 0.5 and 2 times
-the median, and one worker in a thousand is lost. The controller does all of its work: each proposal and result becomes
-a record in memory.
+the median, and one worker in a hundred is lost in an hour. The controller does all of its work: each proposal and
+result becomes a record in memory.
 
 Idle is the share of the workers' time without a trial that finishes, up to the start of the last trial. Work of lost
-workers counts as idle. The second line is the same evolution with a barrier: a generation starts when the previous one
-is complete.
+workers counts as idle. The line with a barrier is the same evolution, but a generation starts when the previous one is
+complete. With ``--driver-ms`` each start also takes so many milliseconds of the one driver, for which all trials queue.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import resource
 import time
@@ -30,13 +32,16 @@ from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.search.controller import ControllerSettings, SearchController
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import Assignment
 from nas.training.problem import Simulation
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 
+LOST_AN_HOUR = 0.01  # share of the workers
 MEDIAN_S = 600.0
 SPREAD = 1.0277  # standard deviation of the logarithm: half of the durations are within a factor of two
+MEAN_S = MEDIAN_S * math.exp(SPREAD**2 / 2)
 
 
 class Networks(Problem):
@@ -59,6 +64,21 @@ class Networks(Problem):
         return Simulation(MEDIAN_S * rng.lognormvariate(0.0, SPREAD), {"score": n_right + rng.random() / 10})
 
 
+class BusyDriver(SimulatedExecutor):
+    """Simulated workers of a driver that needs time for each trial.
+
+    Attributes:
+        driver_s: Seconds of the virtual clock before an attempt starts, in which nothing else is handled.
+    """
+
+    driver_s = 0.0
+
+    def submit(self, assignment: Assignment) -> None:
+        """Starts the attempt after the driver's work."""
+        self._now_s += self.driver_s
+        super().submit(assignment)
+
+
 class GenerationalTuner(Tuner):
     """A tuner that waits for all trials of a generation."""
 
@@ -74,13 +94,15 @@ class GenerationalTuner(Tuner):
         return self.tuner.ask(lineage, number, job)
 
 
-def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool) -> tuple[str, float]:
-    """Runs a search and returns its line of the table and the idle share."""
+def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool = False, driver_ms: float = 0.0) -> str:
+    """Runs a search and returns its line of the table."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     problem = Networks()
     records = Records(open_root(f"memory://{uuid4().hex}"))
-    executor = SimulatedExecutor(problem, records, slots=n_workers, workers=Workers(loss_rate=0.001))
+    workers = Workers(loss_rate=LOST_AN_HOUR * MEAN_S / 3600)
+    executor = BusyDriver(problem, records, slots=n_workers, workers=workers)
+    executor.driver_s = driver_ms / 1000
     tuner: Tuner = EvolutionTuner(problem.space, problem.metrics, population_size=1000, sample_size=25)
     if barrier:
         tuner = GenerationalTuner(tuner, n_workers)
@@ -92,12 +114,13 @@ def measure(name: str, n_workers: int, n_trials: int, *, barrier: bool) -> tuple
     MemoryFileSystem.store.clear()
     trials = controller.trials
     last_s = max(trial.started or 0.0 for trial in trials if trial.attempt == 1)
-    busy = sum(min(trial.finished or 0.0, last_s) - (trial.started or 0.0) for trial in trials)
+    ends = ((trial.started or 0.0, problem.simulate(trial).seconds) for trial in trials)
+    busy = sum(min(started_s + seconds, last_s) - started_s for started_s, seconds in ends if started_s < last_s)
     idle = 1 - busy / (n_workers * last_s)
     best = max(trial.metrics.get("score", 0.0) for trial in trials)
     hours = max(trial.finished or 0.0 for trial in trials) / 3600
     cells = (name, f"{len(trials)}", f"{seconds:.0f} s", f"{seconds / len(trials) * 1000:.2f} ms", f"{idle:.2%}")
-    return f"| {' | '.join(cells)} | {hours:.1f} h | {best:.2f} |", idle
+    return f"| {' | '.join(cells)} | {hours:.1f} h | {best:.2f} |"
 
 
 def main() -> None:
@@ -105,13 +128,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=10_000)
     parser.add_argument("--trials", type=int, default=100_000)
+    parser.add_argument("--driver-ms", default="", help="milliseconds a trial, separated by commas")
     given = parser.parse_args()
     print(
         "| evolution | trials | took | a trial | idle | simulated | best |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
-    for name, barrier in (("asynchronous", False), ("with a barrier", True)):
-        line, _ = measure(name, given.workers, given.trials, barrier=barrier)
-        print(line, flush=True)
+    if given.driver_ms:
+        for ms in map(float, given.driver_ms.split(",")):
+            print(measure(f"{ms:g} ms of the driver", given.workers, given.trials, driver_ms=ms), flush=True)
+    else:
+        print(measure("asynchronous", given.workers, given.trials), flush=True)
+        print(measure("with a barrier", given.workers, given.trials, barrier=True), flush=True)
     print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

@@ -74,7 +74,7 @@ def run_optuna(n: int, seconds: float, slots: int, *, storage: str, sampler: str
 
 
 def run_syne_tune(n: int, seconds: float, slots: int) -> None:
-    """Runs trials with Syne Tune's local backend, a process each, polled every 0.1 s instead of its 5 s."""
+    """Runs trials with Syne Tune's local backend: a process each, polled every 0.1 s."""
     os.environ["SYNETUNE_FOLDER"] = str(Path("syne-tune").absolute())
     syne_tune: Any = importlib.import_module("syne_tune")
     backend: Any = importlib.import_module("syne_tune.backend")

@@ -78,12 +78,12 @@ def peers_python(folder: Path) -> Path:
 
 
 def ms_a_trial(times: list[tuple[float, float]]) -> float:
-    """Returns the milliseconds from the first start to the last end, divided by the number of trials."""
+    """Returns the milliseconds from the first start to the last end, per trial."""
     return (max(end for _, end in times) - min(start for start, _ in times)) / len(times) * 1000
 
 
 def idle_share(times: list[tuple[float, float]], seconds: float, slots: int) -> float:
-    """Returns the share of the slots' time, from the first start to the last end, in which no trial sleeps."""
+    """Returns the share of the slots' time in which no trial sleeps."""
     return 1 - len(times) * seconds / (slots * ms_a_trial(times) / 1000 * len(times))
 
 

@@ -5,8 +5,8 @@
     $ python benchmarks/scale.py --driver-ms 8,80,200             # milliseconds of the driver for each trial
 
 Asynchronous evolution runs on simulated workers. Trials have lognormal durations, half of them between 0.5 and 2 times
-the median, and one worker in a hundred is lost in an hour. The controller does all of its work: each proposal and
-result becomes a record in memory.
+the median. In an hour 1 % of the workers are lost. The controller does all of its work: each proposal and result
+becomes a record in memory.
 
 Idle is the share of the workers' time without a trial that finishes, up to the start of the last trial. Work of lost
 workers counts as idle. The line with a barrier is the same evolution, but a generation starts when the previous one is

@@ -19,7 +19,7 @@ from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, gro
 from flows.cli.program import this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.spec import Spec
-from nas.core.tracebacks import error_line, frames_of, is_of_users_code
+from nas.core.tracebacks import error_line, frames_of, is_of_users_code, raise_ctrl_c
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -169,7 +169,8 @@ def _guarded(body: Callable[[], int]) -> int:
             tell(frames.rstrip())
         complain(str(error))
         return FAILED
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        raise_ctrl_c(error)
         if is_of_users_code(error):
             tell(frames_of(error).rstrip())
             complain(error_line(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -44,8 +45,17 @@ def error_line(error: BaseException) -> str:
     if (note := next((note for note in notes if f" raised {name}" in note), None)) is not None:
         return ends_of(note)
     where = _method(error, _is_users) or _method(error, lambda file: file.startswith(_SHIPPED))
-    described = ": ".join(filter(None, [name, ends_of(_text(error))]))
+    described = ": ".join(filter(None, [name, ends_of(text_of(error))]))
     return described if where is None else f"{where} raised {described}"
+
+
+def raise_ctrl_c(error: BaseException) -> None:
+    """Raises an error again if it is a Ctrl-C, and not raised by a user's code.
+
+    Commands and workers have handlers of their own for SIGINT, which raise nothing.
+    """
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        raise error
 
 
 def is_of_users_code(error: BaseException) -> bool:
@@ -63,7 +73,8 @@ def _method(error: BaseException, is_shown: Callable[[str], bool]) -> str | None
     return Path(codes[0].co_filename).name if names and names[0] == "<module>" else None
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Returns the text of an error, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception:

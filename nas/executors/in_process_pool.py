@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nas.core.errors import ActionError, StorageError
-from nas.core.tracebacks import error_line, traceback_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import ControllerChannel
 from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, StopKind, TrialRequested
@@ -81,7 +81,8 @@ class InProcessPool(WorkerPool):
                 return runtime.test(trial) if action == "test" else runtime.export(trial)
         except StorageError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             text = traceback_of(error)
             log.write(text)
             raise ActionError(f"{error_line(error)}\n{text}") from error

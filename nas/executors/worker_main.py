@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
 from nas.core.errors import HeirloomError, StorageError
-from nas.core.tracebacks import error_line, frames_of, traceback_of
+from nas.core.tracebacks import error_line, frames_of, raise_ctrl_c, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import raise_if_stopped
 from nas.executors.events import ExtraResult, StopKind
@@ -247,7 +247,8 @@ def _run_order(
         return "done", runtime.test(argument) if order == "test" else runtime.export(argument)
     except StorageError as error:
         return "store_failed", str(error)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        raise_ctrl_c(error)
         text = traceback_of(error)
         print(text, end="", file=sys.stderr)
         return "error", f"{error_line(error)}\n{text}"

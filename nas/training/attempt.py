@@ -19,7 +19,7 @@ from nas.core.errors import (
     TrialInterrupted,
 )
 from nas.core.metric import not_finite, plain_metrics
-from nas.core.tracebacks import error_line, traceback_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, move_earlier_log
 from nas.training.device_errors import is_out_of_memory
@@ -110,7 +110,8 @@ class Attempt:
             outcome = self._outcome(returned, error)
         except StorageError:
             raise
-        except (Exception, SystemExit) as publishing_error:
+        except BaseException as publishing_error:
+            raise_ctrl_c(publishing_error)
             outcome = self._failed(publishing_error)
         return None if outcome is None else self._check_export(self._commit(outcome))
 
@@ -197,7 +198,8 @@ class Attempt:
         try:
             known |= plain_metrics(problem.static_metrics(self._trial.point))
             known |= plain_metrics(problem.measure(self._trial.point, self._runtime.spec.device))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             self._static_metrics_error = f"; before training: {error_line(error)}"
             logger.warning("static metrics of the point failed: %s", traceback_of(error))
         bad = not_finite(known)

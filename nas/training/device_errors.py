@@ -6,6 +6,8 @@ import errno
 import re
 from collections.abc import Iterator
 
+from nas.core.tracebacks import text_of
+
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED", re.IGNORECASE)
 DEVICE = re.compile(
     r"(?:CUDA|HIP) (?:error|out of memory|driver error|kernel errors)|cuDNN error|NCCL error"
@@ -21,7 +23,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(
         isinstance(cause, MemoryError | torch.OutOfMemoryError)
         or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)  # of a fork, or of mapping a file
-        or (isinstance(cause, RuntimeError) and OUT_OF_MEMORY.search(str(cause)) is not None)
+        or (isinstance(cause, RuntimeError) and OUT_OF_MEMORY.search(text_of(cause)) is not None)
         for cause in _causes(error)
     )
 
@@ -35,7 +37,7 @@ def is_device_error(error: BaseException) -> bool:
 
     kinds = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
     return any(
-        isinstance(cause, kinds) or (isinstance(cause, RuntimeError) and DEVICE.search(str(cause)) is not None)
+        isinstance(cause, kinds) or (isinstance(cause, RuntimeError) and DEVICE.search(text_of(cause)) is not None)
         for cause in _causes(error)
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import Reference
+from nas.core.tracebacks import raise_ctrl_c, text_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
@@ -64,7 +65,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
             contents["program.pt2"] = program_bytes(program)
         except StorageError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             missing["program.pt2"] = _one_line(error)
         else:
             try:
@@ -112,7 +114,7 @@ def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) 
         except Exception as error:
             raise ConfigurationError(
                 "export returned a network for one batch size: must accept any. Write x.flatten(1), not fixed sizes"
-                if "specialized it to be a constant" in str(error)
+                if "specialized it to be a constant" in text_of(error)
                 else f"export returned a network that torch.export can't convert: {_reason(error)}"
             ) from error
         torch.testing.assert_close(program.module()(*example), expected)
@@ -179,13 +181,13 @@ def _quiet() -> Iterator[None]:
         exporter.setLevel(level)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     """Returns an error's first line. Its traceback goes to the worker's log."""
     traceback.print_exception(error, file=sys.stderr)
     return str(error) if isinstance(error, ConfigurationError) else _reason(error)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Returns the type and the first line of an error."""
-    lines = str(error).strip().splitlines()
+    lines = text_of(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

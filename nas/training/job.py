@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from nas.core.errors import StorageError
-from nas.core.tracebacks import traceback_of
+from nas.core.tracebacks import raise_ctrl_c, traceback_of
 from nas.core.trial import Trial
 from nas.training.attempt import Attempt
 from nas.training.messages import JobChannel
@@ -73,7 +73,8 @@ class Job:
         for run in self.trials():
             try:
                 scores = self._runtime.train(run)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 self._settle(error=error)
             else:
                 self._settle(scores)

@@ -10,7 +10,7 @@ from typing import Any
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
-from nas.core.tracebacks import error_line
+from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
@@ -79,7 +79,8 @@ class TrialRuntime:
                 return result
             try:
                 returned = self.train(attempt.run)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 return attempt.settle(error=error)
             return attempt.settle(returned)
         finally:
@@ -103,7 +104,8 @@ class TrialRuntime:
                     self.problem.train_many(job)
             else:
                 job.train_each()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             return job.end(error)
         return job.end()
 
@@ -119,7 +121,8 @@ class TrialRuntime:
         """
         try:
             self.problem.close()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             return error_line(error)
         return None
 
@@ -142,7 +145,8 @@ class TrialRuntime:
         """Restores the process after the problem's code, before the result is recorded."""
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             self.note_error(error)
             raise
         finally:
@@ -151,7 +155,7 @@ class TrialRuntime:
     def note_error(self, error: BaseException) -> None:
         """Sets ``device_error`` if the error comes from a device."""
         if self.device_error is None and is_device_error(error):
-            self.device_error = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            self.device_error = f"{type(error).__name__}: {next(iter(text_of(error).splitlines()), '')}"
 
     def test(self, trial: Trial) -> dict[str, Any]:
         """Returns a finalist's scores on test data: ``{"metrics": {...}}``, with ``error`` if something failed later.
@@ -187,7 +191,8 @@ class TrialRuntime:
             run.fetch_own_files()
             with nullcontext() if self.keeps_jobs_state else self._problem_code():  # a job's code runs inside it
                 returned = self.problem.export(run)
-        except (Exception, SystemExit) as error:  # it may work for a final
+        except BaseException as error:  # it may work for a final
+            raise_ctrl_c(error)
             logger.info("export of this trial raised %s", error_line(error))
             return None
         finally:

@@ -18,7 +18,7 @@ from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.core.tracebacks import error_line, traceback_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.training.code_digests import imported_files
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
@@ -117,7 +117,8 @@ class RafikiProblem(Problem):
                 if self.queries is not None:
                     for query, answer in zip(self._queries, self.predict(model, self._queries), strict=True):
                         print(f"predict {json.dumps(query):.200}: {json.dumps(answer)}")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             if not metrics:
                 raise
             print(traceback_of(error), end="", file=sys.stderr)

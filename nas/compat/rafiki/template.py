@@ -20,6 +20,7 @@ from typing import Any
 from nas.compat.rafiki.knobs import BaseKnob
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.core.errors import ConfigurationError, HeirloomError, TrialStopped
+from nas.core.tracebacks import raise_ctrl_c, text_of
 
 SDK = Path(__file__).with_name("sdk")
 """The folder of the modules ``rafiki`` and ``singa_auto``."""
@@ -95,8 +96,9 @@ class Template:
             yield
         except (TrialStopped, HeirloomError):
             raise
-        except (Exception, SystemExit) as error:
-            error.add_note(f"{self.name}.{method} raised {type(error).__name__}: {error}")
+        except BaseException as error:
+            raise_ctrl_c(error)
+            error.add_note(f"{self.name}.{method} raised {type(error).__name__}: {text_of(error)}")
             raise
 
 
@@ -271,7 +273,7 @@ def _module(path: Path, digest: str) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, Exception | SystemExit):
             raise
-        raise ConfigurationError(f"{path}{_line_in(error, path)}: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{path}{_line_in(error, path)}: {type(error).__name__}: {text_of(error)}") from error
     return module
 
 
@@ -319,7 +321,8 @@ def _knobs(class_: type[BaseModel], path: Path) -> dict[str, BaseKnob]:
     try:
         knobs: Any = class_.get_knob_config()
     except Exception as error:
-        raise ConfigurationError(f"{method}{_line_in(error, path)}: {type(error).__name__}: {error}") from error
+        where = f"{method}{_line_in(error, path)}"
+        raise ConfigurationError(f"{where}: {type(error).__name__}: {text_of(error)}") from error
     if not isinstance(knobs, Mapping):
         raise ConfigurationError(f"{method} must return a dict of knobs by name, not {knobs!r:.100}")
     for name, knob in knobs.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nas.core.spec import Spec
-from nas.core.tracebacks import error_line, frames_of, is_of_users_code, traceback_of
+from nas.core.tracebacks import error_line, frames_of, is_of_users_code, raise_ctrl_c, traceback_of
 
 
 class Wordy:
@@ -99,3 +100,15 @@ def test_text_that_can_not_be_shown() -> None:
         raise OddError
 
     assert "OddError" in error_line(raised(fail))
+
+
+def test_ctrl_c_is_no_error_of_code() -> None:
+    """KeyboardInterrupt passes through where Ctrl-C raises it, and counts as an error where it does not."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            raise_ctrl_c(KeyboardInterrupt())
+        signal.signal(signal.SIGINT, lambda *_: None)
+        raise_ctrl_c(KeyboardInterrupt())
+    finally:
+        signal.signal(signal.SIGINT, handler)

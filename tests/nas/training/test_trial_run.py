@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import sys
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -202,6 +203,18 @@ class TestOutcomes:
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
         assert "SystemExit" in (trial.error or "")
+
+    @pytest.mark.parametrize("kind", [GeneratorExit, CancelledError, type("Own", (BaseException,), {"__str__": None})])
+    def test_an_error_of_any_kind_is_a_failure(self, trainer: TrialTrainer, kind: type[BaseException]) -> None:
+        """Errors that are no ``Exception`` fail the trial, whether or not they have a text."""
+
+        def body(run: TrialRun) -> object:
+            raise kind
+
+        trial = trainer.train(body)
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+        assert kind.__name__ in (trial.error or "")
 
     def test_failed_trial_has_no_weights(self, trainer: TrialTrainer) -> None:
         """A failed trial has no checkpoint, even if it saved weights."""

@@ -1,4 +1,4 @@
-"""Digests of the source files that a class and its static imports are read from.
+"""Digests of the files that a class and its static imports are read from.
 
 Code of Heirloom, of the standard library and of installed packages is left out: sessions record their versions.
 """
@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from nas.core.spec import Spec
 
 _HEIRLOOM = Path(__file__).resolve().parents[2]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+SUFFIXES = tuple(all_suffixes())
+"""Ends of the names of files that Python imports: sources, bytecode and compiled extensions."""
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 
 
@@ -61,7 +63,7 @@ def _files_of(module: str, search_path: Sequence[str] | None) -> dict[str, Path]
             if not _is_own(spec) or (path := Path(str(spec.origin))) in found.values():
                 continue
             is_package = spec.submodule_search_locations is not None
-            found[name.replace(".", "/") + ("/__init__.py" if is_package else ".py")] = path
+            found[name.replace(".", "/") + ("/__init__" if is_package else "") + path.suffix] = path
             package = name if is_package else name.rpartition(".")[0]
             new = set(_imports(_read(path), package)) - seen
             seen |= new
@@ -103,7 +105,7 @@ def _find(name: str, search_path: Sequence[str] | None) -> ModuleSpec | None:
 
 def _is_own(spec: ModuleSpec) -> bool:
     """Returns whether a module is the user's: neither Heirloom's, nor Python's, nor installed."""
-    if not spec.has_location or not str(spec.origin).endswith(".py"):
+    if not spec.has_location or not str(spec.origin).endswith(SUFFIXES):
         return False
     path = Path(str(spec.origin)).resolve()
     if _INSTALLED.intersection(path.parts) or any(path.is_relative_to(library) for library in _LIBRARIES):

@@ -19,7 +19,8 @@ FILES = {
     "mine/model.py": "from .layers import conv\nfrom . import blocks\nimport torch, json\nfrom nas.core import trial\n",
     "mine/layers/__init__.py": "from mine.layers.conv import *\nfrom ..late import (\n    one,\n)\n",
     "mine/layers/conv.py": "conv = 1",
-    "mine/blocks.py": "def build():\n    import lazily.used as other, absent.module\n",
+    "mine/blocks.py": "def build():\n    import lazily.used as other, absent.module, mine.native\n",
+    "mine/native.so": "\0",  # a compiled extension
     "mine/late.py": "one = two = ]",  # does not compile, and is not run
     "mine/unused.py": "",
     "lazily/used.py": "from mine import model",  # a namespace package, and a circle

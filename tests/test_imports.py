@@ -107,6 +107,10 @@ ALLOWED = {
     ("nas/tuners/smac.py", "joblib"): "keeps SMAC's forest in this process: nothing is loaded by it",
     ("nas/executors/worker_main.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
     ("nas/executors/worker_process.py", "recv"): "its other end",
+    (
+        "nas/executors/engine_worker.py",
+        "pickle",
+    ): "messages between a driver and its Dask or Ray workers",
     ("nas/executors/supervisor.py", "recv"): "a socket's: the bytes of an order, a word of a fixed list",
     ("nas/executors/supervised_process.py", "recv"): "its other end",
     ("nas/search/imported_weights.py", "load"): "safetensors', a format of nothing but tensors",
@@ -165,7 +169,8 @@ def test_unpicklers_are_found(source: str) -> None:
 def test_nothing_is_unpickled_or_evaluated() -> None:
     """No source of ours unpickles, evaluates or loads by another library what it reads, but for those with a reason.
 
-    Between the driver and its own workers, multiprocessing pickles; no file and no other machine takes part.
+    Between the driver and its own workers, multiprocessing pickles; no file takes part, and no
+    other machine but those of a Dask or Ray cluster, which run any code that they are sent.
     """
     found = {(name, used) for name, path in SOURCES.items() for used in unpicklers(ast.parse(path.read_text()))}
 

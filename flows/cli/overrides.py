@@ -23,9 +23,16 @@ ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
 WRAPPERS = ("screened",)
 """Tuners whose key ``inner`` is another choice of the group tuner."""
-CLUSTERS = ("dask", "ray", "slurm", "kubernetes")
+CLUSTERS = ("ray", "slurm", "pbs", "kubernetes")
 """Names of clusters that users try as a runner."""
-FREE = (*(f"{group}." for group in BUILT), "storage.options.", "constraints.")
+FREE = (
+    *(f"{group}." for group in BUILT),
+    "storage.options.",
+    "constraints.",
+    "runner.cluster.",
+    "runner.adapt.",
+    "runner.resources.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +215,8 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'(?:.*Available options in '[\w/]+': (.*))?", text):
         options = re.split(r"\s+", found[3].partition(" Config search path")[0].strip()) if found[3] else []
         if found[1] == "runner" and found[2] in CLUSTERS:
-            return (
-                f"unknown runner {found[2]}: choose remote and start its workers there (docs/guides/remote_workers.md)"
-            )
+            choice = f" runner/cluster={found[2]}" if (CONF / f"runner/cluster/{found[2]}.yaml").exists() else ""
+            return f"unknown runner {found[2]}: choose runner=dask{choice} (docs/guides/clusters.md)"
         known = ", ".join(name for name in options if name != "custom")
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
         return f"unknown {found[1]} {found[2]}: choose {known}{own}"

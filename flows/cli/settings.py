@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flows.cli.command import Invocation
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from nas.executors.remote.pool import Gate
     from nas.storage.blobs import BlobStore
 
-RunnerKind = Literal["debug", "threads", "processes", "remote", "simulated"]
-RUNNERS = ("debug", "threads", "processes", "remote", "simulated")
-WITH_PREFECT = frozenset({"threads", "processes", "remote"})
-KILLABLE = frozenset({"processes", "remote"})
-PLACES_GPUS = ("processes",)
+RunnerKind = Literal["debug", "threads", "processes", "dask", "remote", "simulated"]
+RUNNERS = ("debug", "threads", "processes", "dask", "remote", "simulated")
+WITH_PREFECT = frozenset({"threads", "processes", "dask", "remote"})
+KILLABLE = frozenset({"processes", "dask", "remote"})
+PLACES_GPUS = ("processes", "dask")
 """Runners whose workers see different GPUs."""
+LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", "dask_cuda.LocalCUDACluster"})
+"""Clusters whose workers run on the driver's machine and inherit its environment."""
 MAX_DEFAULT_SLOTS = 4
 TOKEN_VARIABLE = "HEIRLOOM_CHANNEL_TOKEN"
 """Environment variable of the token, because every user of a machine can see command lines."""
@@ -53,6 +56,30 @@ IDENTITY_KEYS = (
     "deterministic",
     "job",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaskCluster:
+    """The Dask cluster of ``runner=dask``.
+
+    Attributes:
+        address: Of a scheduler that runs already; None: the cluster is started.
+        target: Dotted path of its class.
+        arguments: Of its class.
+        adapt: Arguments of ``cluster.adapt``, or None.
+        resources: Abstract resources of Dask that each trial takes.
+    """
+
+    address: str | None
+    target: str
+    arguments: Mapping[str, Any]
+    adapt: Mapping[str, int] | None
+    resources: Mapping[str, float]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the driver starts all workers on its machine."""
+        return self.address is None and self.target in LOCAL_CLUSTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +103,8 @@ class Machine:
     gpus_per_trial: float = 1.0
     workers: Workers | None = None
     """Behavior of simulated workers, for ``runner=simulated``."""
+    dask: DaskCluster | None = None
+    """Cluster, for ``runner=dask``."""
     gate: Gate | None = None
     """Address and token for workers, for ``runner=remote``."""
 
@@ -91,8 +120,11 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
     runner, slots, n_threads, timeout_s = _read_wishes(values)
     if runner == "remote":
         return _read_remote(values, slots or MAX_DEFAULT_SLOTS, n_threads, timeout_s)
+    dask = read_dask(values) if runner == "dask" else None
+    if dask is not None and not dask.is_local:
+        return _read_cluster(values, dask, slots or MAX_DEFAULT_SLOTS, n_threads, timeout_s)
     device, gpus = read_device(values["device"], values["gpus"])
-    if len(gpus) > 1 and runner != "processes":  # one process, one choice of GPUs
+    if len(gpus) > 1 and runner not in PLACES_GPUS:  # one process, one choice of GPUs
         if values["gpus"] != "all":
             raise ConfigurationError(f"gpus={values['gpus']}: needs runner=processes: {runner} uses one GPU only")
         gpus = gpus[:1]
@@ -109,7 +141,58 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         trial_timeout_s=timeout_s,
         gpus_per_trial=gpus_per_trial,
         workers=_read_workers(values),
+        dask=dask,
     )
+
+
+def _read_cluster(
+    values: Mapping[str, Any], dask: DaskCluster, slots: int, n_threads: int | None, timeout_s: float | None
+) -> Machine:
+    """Returns the machine of a cluster, whose workers choose a device if none is set."""
+    if values["gpus"] != "all":
+        raise ConfigurationError(
+            f"gpus={values['gpus']}: must be all on a Dask cluster: CUDA_VISIBLE_DEVICES of each worker chooses"
+        )
+    return Machine(
+        runner="dask",
+        slots=slots,
+        n_threads=n_threads or 1,
+        device=values["device"],
+        gpus=(),
+        trial_timeout_s=timeout_s,
+        gpus_per_trial=_read_wanted_gpus(values) or 1.0,
+        dask=dask,
+    )
+
+
+def read_dask(values: Mapping[str, Any]) -> DaskCluster:
+    """Returns the cluster of ``runner.cluster``, ``runner.adapt`` and ``runner.resources``.
+
+    Raises:
+        ConfigurationError: a value is invalid, or Dask is not installed.
+    """
+    if find_spec("distributed") is None:
+        raise ConfigurationError("runner=dask: needs Dask. Run: pip install 'heirloom-nas[dask]'")
+    runner = values["runner"]
+    arguments = dict(runner.get("cluster") or {})
+    address, target = arguments.pop("address", None), arguments.pop("_target_", None)
+    if address is not None and not (isinstance(address, str) and "://" in address):
+        raise ConfigurationError(
+            f"runner.cluster.address={address!r}: must be tcp://HOST:8786, as `dask scheduler` says"
+        )
+    if address is None and not isinstance(target, str):
+        raise ConfigurationError(f"runner.cluster._target_={target!r}: must be a cluster class of Dask")
+    adapt, resources = runner.get("adapt"), runner.get("resources") or {}
+    if adapt is not None and not (isinstance(adapt, Mapping) and set(adapt) <= {"minimum", "maximum"}):
+        raise ConfigurationError(f"runner.adapt={adapt!r}: must be null or {{minimum: 0, maximum: 8}}")
+    for name, count in (adapt or {}).items():
+        check_int(f"runner.adapt.{name}", count, 0)
+    is_amount = all(not isinstance(n, bool) and isinstance(n, int | float) and n > 0 for n in resources.values())
+    if not is_amount:
+        raise ConfigurationError(
+            f"runner.resources={resources!r}: must hold numbers greater than 0, such as {{GPU: 1}}"
+        )
+    return DaskCluster(address=address, target=target or "", arguments=arguments, adapt=adapt, resources=resources)
 
 
 def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
@@ -305,8 +388,11 @@ def check_values(invocation: Invocation) -> None:
         )
     if invocation.spec("problem") is None:
         raise ConfigurationError(f"no problem: add problem=NAME, one of {', '.join(choices_of('problem'))}")
-    if _read_wishes(values)[0] == "remote":
+    runner = _read_wishes(values)[0]
+    if runner == "remote":
         read_gate(values)
+    if runner == "dask":
+        read_dask(values)
     _read_gpus(values["device"], values["gpus"])
     _read_wanted_gpus(values)
     Budget(**values["budget"])

@@ -78,6 +78,10 @@ class SessionRun:
             from flows.engine.remote_workers import open_pool
 
             return open_pool(self.context, self.runtime(), machine.gate, self.progress)
+        if machine.dask is not None:
+            from flows.engine.clusters import open_dask_pool
+
+            return open_dask_pool(machine, self.runtime(), self.progress)
         if machine.runner != "processes":
             return InProcessPool(self.runtime(), self.context.records.files, self.pipeline.prepared.problem)
         from nas.executors.process_pool import ProcessPool

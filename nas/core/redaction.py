@@ -41,6 +41,11 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub(r"\1:***@", text)
 
 
+def remove_passwords(text: str) -> str:
+    """Returns the text without the password of each URL: ``sftp://me@host/root``."""
+    return _PASSWORD.sub(lambda found: found[1] and f"{found[1]}@", text)
+
+
 def escape_missing_characters() -> None:
     """Lets standard output and error write any text: what their encoding lacks becomes backslash escapes."""
     for stream in (sys.stdout, sys.stderr):

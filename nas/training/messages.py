@@ -103,7 +103,7 @@ class Assignment:
         n_finished: How many trials its job has finished.
         is_last: Whether its job gets no trial after it.
         job_index: How many jobs were started before its job.
-        n_slots: How many slots' torch threads it may use because other slots are idle. Remote workers ignore it.
+        n_slots: How many slots' torch threads it may use because other slots are idle. Workers elsewhere ignore it.
     """
 
     trial: Trial

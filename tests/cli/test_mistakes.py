@@ -111,11 +111,17 @@ MISTAKES = {
     "storage_in_memory_of_one": ((*TIMED, "storage=memory"), "exists in one process only, but runner=processes"),
     "unknown_runner": (
         (*TIMED, "runner=nope"),
-        "unknown runner nope: choose debug, processes, remote, simulated, threads",
+        "unknown runner nope: choose dask, debug, processes, remote, simulated, threads",
     ),
     "runner_of_a_cluster": (
-        (*TIMED, "runner=dask"),
-        "unknown runner dask: choose remote and start its workers there",
+        (*TIMED, "runner=slurm"),
+        "unknown runner slurm: choose runner=dask runner/cluster=slurm",
+    ),
+    "dask_address": ((*TIMED, "runner=dask", "runner.cluster.address=here"), "address='here': must be tcp://HOST:8786"),
+    "dask_adapt": ((*TIMED, "runner=dask", "runner.adapt.most=3"), r"runner.adapt=.*most.*: must be null or"),
+    "dask_resources": (
+        (*TIMED, "runner=dask", "runner.resources.GPU=0"),
+        r"resources=.*: must hold numbers greater than 0",
     ),
     "remote_gpus": ((*TIMED, "runner=remote", "gpus=[0,1]"), r"gpus=\[0, 1\]: does not go with runner=remote"),
     "remote_port": ((*TIMED, "runner=remote", "channel.port=70000"), r"channel.port=70000: must be a port from 1"),

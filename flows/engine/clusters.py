@@ -1,0 +1,80 @@
+"""Opens the cluster of ``runner=dask``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flows.cli.settings import Machine
+from flows.views.progress import Progress
+from nas.core.errors import ServerError
+from nas.core.spec import Spec
+from nas.executors.engine_worker import EngineSpec, worker_environment
+from nas.training.messages import RuntimeSpec
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from nas.executors.dask_pool import DaskPool
+
+CONNECT_TIMEOUT_S = 20.0
+LOST_WORKER_TIMEOUT = "1s"
+"""Time until an adaptive cluster replaces a lost worker; Dask's default is 15 s."""
+
+
+def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -> DaskPool:
+    """Opens the cluster of ``runner.cluster`` and returns a pool on its workers.
+
+    Raises:
+        ConfigurationError: a package is missing, or the cluster refuses its arguments.
+        ServerError: no scheduler answers.
+    """
+    from nas.executors.dask_pool import DaskPool
+
+    dask = machine.dask
+    assert dask is not None  # read_machine saw to it
+    client = _connect(dask.address) if dask.address else _start(machine, runtime)
+
+    def show_wait(what: str | None) -> None:
+        progress.waits_for = what
+
+    return DaskPool(
+        EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
+        client,
+        slots=machine.slots,
+        resources=dask.resources,
+        may_grow=not dask.is_local or dask.adapt is not None,
+        note=progress.note,
+        show_wait=show_wait,
+    )
+
+
+def _connect(address: str) -> Client:
+    from distributed import Client
+
+    try:
+        return Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ServerError(
+            f"runner.cluster.address={address}: no Dask scheduler answers ({error}). Start one: dask scheduler"
+        ) from error
+
+
+def _start(machine: Machine, runtime: RuntimeSpec) -> Client:
+    import dask.config
+    from distributed import Client
+
+    wishes = machine.dask
+    assert wishes is not None
+    dask.config.set({"distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT})
+    arguments = dict(wishes.arguments)
+    if wishes.is_local:
+        arguments = {"n_workers": machine.slots, **arguments}
+        if variables := worker_environment(runtime.url, runtime.options):
+            arguments["env"] = {**arguments.get("env", {}), **variables}
+    cluster = Spec(wishes.target, arguments).build()
+    client = Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+    if wishes.adapt is not None:
+        cluster.adapt(**wishes.adapt)
+    elif not wishes.is_local:  # ``scale`` would not replace a lost job
+        cluster.adapt(minimum=machine.slots, maximum=machine.slots)
+    return client

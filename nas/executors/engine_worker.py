@@ -1,0 +1,297 @@
+"""The worker's end of an engine (Dask, Ray): one warm worker process and its checks.
+
+No credentials travel through an engine. A worker opens the driver's root by the driver's URL without its password.
+That is right for a shared mount at the same place, and for credentials in the worker's environment. Otherwise set
+``HEIRLOOM_WORKER_ROOT`` on the worker to the root, and ``HEIRLOOM_WORKER_OPTIONS`` to its options as a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nas.core.errors import ConfigurationError
+from nas.core.gpus import gpus_of_slot
+from nas.core.redaction import remove_passwords, without_passwords
+from nas.core.trial import Trial
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    Reported,
+    StopKind,
+    TrialLost,
+)
+from nas.executors.pool import resume_job, run_attempt
+from nas.executors.process_pool import ProcessPool
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
+
+ROOT_VARIABLE = "HEIRLOOM_WORKER_ROOT"
+OPTIONS_VARIABLE = "HEIRLOOM_WORKER_OPTIONS"
+LEAVE_TIMEOUT_S = 4.0
+"""Seconds that a trial gets to end when its worker leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """The settings of an engine's workers for one search; they hold no credentials.
+
+    Attributes:
+        runtime: Without storage options and without a password in its URL. ``device="auto"``: by the worker.
+        trial_timeout_s: A trial that runs longer is killed and FAILED.
+        gpus: The driver's GPUs, if all workers are on its machine. Empty: each uses the first that it sees.
+    """
+
+    runtime: RuntimeSpec
+    trial_timeout_s: float | None = None
+    gpus: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, runtime: RuntimeSpec, *, trial_timeout_s: float | None = None, gpus: tuple[int, ...] = ()
+    ) -> EngineSpec:
+        """Returns the spec for a runtime, whose credentials are left out."""
+        bare = replace(runtime, url=remove_passwords(runtime.url), options={})
+        return cls(runtime=bare, trial_timeout_s=trial_timeout_s, gpus=gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUnfit:
+    """A worker can't run the search's trials, whichever they are.
+
+    Attributes:
+        error: One line for the user.
+        is_mistake: Whether the user can correct it: another version, root or code.
+    """
+
+    error: str
+    is_mistake: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> WorkerUnfit:
+        """Returns the event for an error outside the problem's code."""
+        return cls(str(error) or type(error).__name__, isinstance(error, ConfigurationError))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedOrder:
+    """An order for an engine's worker, which only one of the driver's versions unpickles."""
+
+    versions: Mapping[str, str]
+    content: bytes
+
+    @classmethod
+    def of(cls, spec: EngineSpec, order: object) -> PackedOrder:
+        """Returns the packed order."""
+        return cls(versions(), packed((spec, order)))
+
+    def unpack(self) -> tuple[EngineSpec, Any]:
+        """Returns the spec and the order.
+
+        Raises:
+            ConfigurationError: this worker has other versions than the driver.
+        """
+        for name, here in versions().items():
+            if (there := self.versions.get(name)) != here:
+                raise ConfigurationError(
+                    f"the driver has {name} {there}, this worker {here}. Install the same on all machines"
+                )
+        spec, order = unpacked(self.content)
+        return spec, order
+
+
+def packed(message: object) -> bytes:
+    """Returns a message between a driver and its engine's workers."""
+    return pickle.dumps(message)
+
+
+def unpacked(data: bytes) -> Any:
+    """Returns the message of ``packed``.
+
+    Both sides trust each other: an engine runs any code that it is sent.
+    """
+    return pickle.loads(data)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that the driver and its workers must share."""
+    heirloom: str = sys.modules["nas"].__version__  # this module's package; its public names are layers above
+    return {"Heirloom": heirloom, "Python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+
+
+def local_runtime(runtime: RuntimeSpec, environment: Mapping[str, str]) -> RuntimeSpec:
+    """Returns the runtime with the root, the credentials and the device of this worker.
+
+    Raises:
+        ConfigurationError: ``HEIRLOOM_WORKER_OPTIONS`` is not a JSON object.
+    """
+    url, options = runtime.url, _read_options(environment.get(OPTIONS_VARIABLE) or "{}")
+    if root := environment.get(ROOT_VARIABLE):
+        url = f"{root.rstrip('/')}/{url.rstrip('/').rpartition('/')[2]}"
+    return replace(runtime, url=url, options=options, device=_device(runtime.device))
+
+
+def worker_environment(url: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the variables by which workers of this machine get the driver's credentials.
+
+    Empty if it has none. They are for processes that inherit the driver's environment, never for another machine.
+    """
+    if not options and remove_passwords(url) == url:
+        return {}
+    return {ROOT_VARIABLE: url.rstrip("/").rpartition("/")[0], OPTIONS_VARIABLE: json.dumps(dict(options))}
+
+
+def _read_options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):  # the value is not shown: it may hold a password
+        raise ConfigurationError(f"{OPTIONS_VARIABLE}: must be a JSON object such as {{}} on each worker")
+    return options
+
+
+def _device(wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _own_gpus(runtime: RuntimeSpec, gpus: tuple[int, ...], index: int) -> tuple[int, ...]:
+    """Returns the GPUs of worker ``index``, of those that this process sees."""
+    if runtime.device != "cuda":
+        return ()
+    shown = gpus or range(math.ceil(runtime.gpus_per_trial))
+    return tuple(gpus_of_slot(shown, index if gpus else 0, runtime.gpus_per_trial))
+
+
+class EngineWorker:
+    """One warm worker process; it runs one trial, or one job, at a time.
+
+    Args:
+        spec: The settings.
+        index: The worker's number among those of its machine, which chooses its GPU.
+
+    Raises:
+        ConfigurationError: this worker's environment does not open the search.
+    """
+
+    def __init__(self, spec: EngineSpec, *, index: int = 0) -> None:
+        self._runtime = local_runtime(spec.runtime, os.environ)
+        self._records = Records(open_root(self._runtime.url, self._runtime.options))
+        gpus = _own_gpus(self._runtime, spec.gpus, index)
+        self._pool = ProcessPool(self._runtime, 1, gpus=gpus, trial_timeout_s=spec.trial_timeout_s)
+        self._lock = threading.Lock()
+        """Held while a thread uses the process; a job may leave before its last trial returns."""
+        self._has_checked = False
+        self._running: Trial | None = None
+        self._decision: tuple[int, int, Callable[[bool], None]] | None = None
+        self._leaving: str | None = None
+
+    def run(self, assignment: Assignment, post: Callable[[Event | WorkerUnfit], None]) -> Event | WorkerUnfit:
+        """Runs an attempt and returns what ends it.
+
+        An attempt that was started before is lost: engines run a task again after its worker was lost. It trains
+        nothing.
+        """
+        trial = assignment.trial
+        assignment = replace(assignment, n_slots=1)  # other slots may be on other machines
+        try:
+            self._check_records(trial.number)
+            if self._records.read_start(trial.number, trial.attempt) is not None:
+                return TrialLost(trial.job, trial.number, "its worker was lost, and the engine ran its task again")
+        except Exception as error:
+            return WorkerUnfit.of(error)
+        with self._lock:
+            self._running = trial
+            try:
+                event = run_attempt(self._pool, assignment, self._posting(post))
+            finally:
+                self._running = None
+        if isinstance(event, TrialLost) and self._leaving is not None:
+            return TrialLost(trial.job, trial.number, self._leaving, counts=False)
+        return _portable(event)
+
+    def resume(self, job_start: JobStart, post: Callable[[Event | WorkerUnfit], None]) -> None:
+        """Starts a job without a trial; see ``WorkerPool.resume``."""
+        with self._lock:
+            resume_job(self._pool, job_start, self._posting(post))
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports; see ``WorkerPool.call``."""
+        with self._lock:
+            return self._pool.call(action, trial)
+
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Asks the attempt to end."""
+        self._pool.stop(trial, kind)
+
+    def decide(self, trial: int, step: int, stop: bool) -> None:
+        """Answers a report that waits for the stopper."""
+        if self._decision is not None and self._decision[:2] == (trial, step):
+            self._decision[2](stop)
+
+    def dismiss(self, job: int) -> None:
+        """Tells the job that there are no more trials."""
+        self._pool.dismiss(job)
+
+    def leave(self, why: str) -> None:
+        """Interrupts the running trial, which does not count as an attempt, and ends the process."""
+        self._leaving = why
+        until_s = time.monotonic() + LEAVE_TIMEOUT_S
+        if (running := self._running) is not None:
+            self._pool.stop(running, "interrupt")
+            while self._running is not None and time.monotonic() < until_s:
+                time.sleep(0.02)
+        self._pool.close()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether ``leave`` was called: it can run nothing more."""
+        return self._leaving is not None
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._pool.close()
+
+    def _check_records(self, number: int) -> None:
+        """Raises if this worker does not see what the driver wrote before it ordered the trial."""
+        if not self._has_checked and self._records.proposed(number) is None:
+            raise ConfigurationError(
+                f"{without_passwords(self._runtime.url)} on this worker: does not hold the driver's trial {number}. "
+                f"Mount the driver's storage there, or set {ROOT_VARIABLE} to its root as this worker sees it"
+            )
+        self._has_checked = True
+
+    def _posting(self, post: Callable[[Event | WorkerUnfit], None]) -> Callable[[Event], None]:
+        """Returns a ``post`` whose events can be pickled; a report keeps its ``answer`` here, for ``decide``."""
+
+        def send(event: Event) -> None:
+            if isinstance(event, Reported) and event.answer is not None:
+                self._decision = event.trial, event.step, event.answer
+                event = replace(event, answer=waits_for_decision)
+            post(_portable(event))
+
+        return send
+
+
+def waits_for_decision(stop: bool) -> None:
+    """Stands for ``Reported.answer`` on its way to the driver, which replaces it."""
+    raise AssertionError("the driver answers by EngineWorker.decide")
+
+
+def _portable(event: Event) -> Event | WorkerUnfit:
+    """Returns an event without an exception in it, which might not unpickle."""
+    return WorkerUnfit.of(event.error) if isinstance(event, ExecutorFailed) else event

@@ -12,7 +12,7 @@ from nas.core.errors import ActionError, StorageError
 from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.core.trial import Trial
 from nas.executors.controller_channel import ControllerChannel
-from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, StopKind, TrialRequested
+from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, Notice, StopKind, TrialRequested
 from nas.executors.pool import WorkerPool
 from nas.storage.blobs import BlobStore
 from nas.storage.trial_log import TrialLog, log_path
@@ -35,12 +35,14 @@ class InProcessPool(WorkerPool):
         self._problem = problem
         self._runtime: TrialRuntime | None = None
         self._lock = threading.Lock()
+        self._checks_early = spec.checks_export
         self._channels: dict[int, ControllerChannel] = {}
         self._jobs: dict[int, _JobThread] = {}
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt in the calling thread, or in its job's thread if jobs request trials."""
         trial = assignment.trial
+        self._check_export(trial, post)
         if self._spec.jobs_request_trials:
             return self._run_in_job(assignment, post)
         channel = ControllerChannel(trial, post, self._spec.has_stopper)
@@ -98,6 +100,17 @@ class InProcessPool(WorkerPool):
         is_idle = not self._channels and all(job.has_ended for job in self._jobs.values())
         if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
             logger.warning("%s", raised)
+
+    def _check_export(self, trial: Trial, post: Callable[[Event], None]) -> None:
+        """Checks the problem's ``export`` before the first trial."""
+        with self._lock:
+            checks, self._checks_early = self._checks_early, False
+        if checks:
+            runtime = self._get_runtime()
+            with TrialLog().capture():  # the check of the trained network logs, if this one fails
+                warning = runtime.check_untrained_export(trial)
+            if warning is not None:
+                post(Notice(warning))
 
     def _run_in_job(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         if not self.has_job(assignment.trial.job):

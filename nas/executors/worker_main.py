@@ -244,6 +244,8 @@ def _run_order(
         if order == "start_job":
             channel = _PipeJobChannel(connection, has_stopper, None if runtime.keeps_jobs_state else clean_up)
             return "job_left", runtime.run_job(argument, channel)
+        if order == "check_export":
+            return "done", runtime.check_untrained_export(argument)
         return "done", runtime.test(argument) if order == "test" else runtime.export(argument)
     except StorageError as error:
         return "store_failed", str(error)

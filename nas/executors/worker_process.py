@@ -24,6 +24,7 @@ from nas.executors.events import (
     ExecutorFailed,
     ExtraResult,
     JobLeftWorker,
+    Notice,
     Reported,
     Started,
     StopKind,
@@ -43,6 +44,16 @@ MAX_SLOT_LOG_BYTES = 16_000_000
 """The size at which the log of a running order is cut to its last ``MAX_LOG_BYTES``."""
 CHECK_TIMEOUT_S = 60.0
 """Seconds that the check of the problem's ``export`` may take."""
+EARLY_CHECK_TIMEOUT_S = 10.0
+"""Seconds that the check of ``export`` before the first trial may take.
+
+After that a trained network is checked.
+"""
+RESTART_FACTOR, RESTART_MIN_S = 3.0, 30.0
+"""Limit of a start for a test or an export.
+
+It is a multiple of the longest start before, at least the second value in seconds. The time budget may be over then.
+"""
 INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
 OVERDUE = "the time budget was used up"
@@ -76,6 +87,8 @@ class WorkerProcess:
         self._is_busy = False
         self._starting_for: int | None = None
         self._kill_reason: str | None = None
+        self._checks_early = spec.checks_export
+        self._longest_start_s: float | None = None
         self._unfit: str | None = None
         """Why the process must be replaced after its order."""
         self._told: set[str] = set()
@@ -91,8 +104,11 @@ class WorkerProcess:
         self._starting_for = trial.number
         try:
             self._ensure_started()
+            warning = self._check_export(trial)
         finally:
             self._starting_for = None
+        if warning is not None:
+            post(Notice(warning))
         with self._busy(log_path(trial.number)):
             self._sent_stops = set()
             try:
@@ -107,7 +123,28 @@ class WorkerProcess:
             self._watch_job(trial.job, post)
         else:
             self._clean_up()
-        return result
+        return result if result is None or warning is None else result.warn(warning)
+
+    def _check_export(self, trial: Trial) -> str | None:
+        """Checks the problem's ``export`` before this slot's first trial. Returns a warning or None.
+
+        If that code ends the process or blocks it, another one starts, and only a trained network is checked.
+        """
+        if not self._checks_early or self._process is None:
+            return None
+        self._checks_early = False
+        self._send(("check_export", trial))
+        try:
+            kind, warning = self._receive(EARLY_CHECK_TIMEOUT_S) or ("", None)
+        except WorkerLostError:
+            if self._kill_reason is not None:
+                raise
+            kind = ""
+        if kind == "done" and self._unfit is None:
+            return None if warning is None else str(warning)
+        self._process.kill()
+        self._ensure_started()
+        return None
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Starts a job without a trial; see ``WorkerPool.resume``."""
@@ -200,7 +237,7 @@ class WorkerProcess:
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports; see ``WorkerPool.call``."""
         try:
-            self._ensure_started()
+            self._ensure_started(self._restart_limit_s())
             self._kill_reason = None
             with self._busy(log_path(trial.number, action)):
                 self._send((action, trial))
@@ -289,17 +326,33 @@ class WorkerProcess:
             self._told.add(kind)
             self._terminate()
 
-    def _ensure_started(self) -> None:
+    def _restart_limit_s(self) -> float | None:
+        """Returns the limit of another start, or None before the first."""
+        start_s = self._longest_start_s
+        return None if start_s is None else max(RESTART_MIN_S, RESTART_FACTOR * start_s)
+
+    def _ensure_started(self, limit_s: float | None = None) -> None:
+        """Starts a process, unless one runs.
+
+        Raises:
+            WorkerLostError: it ended, or did not start within the limit.
+        """
         if self._process is not None and self._process.exit_status is None and not self._process.was_killed:
             return
         self._terminate()
         if self._is_closed:
             raise WorkerLostError("the worker was closed", counts=False)
+        began_s = time.monotonic()
         self._spawn()
         if self._is_closed:  # by another thread, during the start
             self._terminate()
         self.job = None
-        kind, content = self._receive(None) or ("", ("", ""))
+        message = self._receive(limit_s)
+        if message is None and self._process is not None:
+            self._process.kill()
+            raise WorkerLostError(f"its worker did not start within {limit_s:g} s", counts=False)
+        self._longest_start_s = max(self._longest_start_s or 0.0, time.monotonic() - began_s)
+        kind, content = message or ("", ("", ""))
         self._log.write_bytes(b"")
         if kind == "build_failed":
             self._terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -37,6 +38,25 @@ def lazy_layers(model: nn.Module) -> list[str]:
     return list(
         dict.fromkeys(name.rpartition(".")[0] or "(the network)" for name, tensor in tensors if is_lazy(tensor))
     )
+
+
+def size_lazy_layers(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Gives lazy layers their sizes by one forward pass in eval mode.
+
+    Other layers stay as they are.
+
+    Raises:
+        Exception: the network does not accept the inputs.
+    """
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(*(tensor.to(device) for tensor in inputs))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -234,6 +234,11 @@ class SearchPipeline:
         def observe_all(event: Event) -> None:
             if isinstance(event, StopRequested):
                 lease.mark_stopping()
+            if isinstance(event, Notice):  # from a worker; others of its kind may follow
+                kind = event.text.partition(":")[0]
+                if kind in shown:
+                    return
+                shown.add(kind)
             observe(event)
             if isinstance(event, Finished):
                 check_init(event.trial)

@@ -60,6 +60,7 @@ class Attempt:
             n_gpus=runtime.spec.n_gpus,
             channel=channel,
             resume_every_s=runtime.spec.resume_every_s,
+            example_inputs=runtime.example_inputs,
         )
 
     def begin(self) -> Trial | None:

@@ -102,20 +102,17 @@ def exported_program(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) 
     """
     import torch
 
+    from nas.training.export_parts import ONE_BATCH_SIZE, reason, run_example
+
     with torch.no_grad(), _quiet():
-        try:
-            expected = model(*example)  # also gives lazy layers, whose weights are loaded, their final class
-        except Exception as error:
-            raise ConfigurationError(
-                f"export returned a network that does not accept its example batch: {_reason(error)}"
-            ) from error
+        expected = run_example(model, example)  # also gives lazy layers, whose weights are loaded, their final class
         try:
             program = torch.export.export(model, example, dynamic_shapes=_any_batch(example))
         except Exception as error:
             raise ConfigurationError(
-                "export returned a network for one batch size: must accept any. Write x.flatten(1), not fixed sizes"
+                ONE_BATCH_SIZE
                 if "specialized it to be a constant" in text_of(error)
-                else f"export returned a network that torch.export can't convert: {_reason(error)}"
+                else f"export returned a network that torch.export can't convert: {reason(error)}"
             ) from error
         torch.testing.assert_close(program.module()(*example), expected)
     return program
@@ -183,11 +180,7 @@ def _quiet() -> Iterator[None]:
 
 def _one_line(error: BaseException) -> str:
     """Returns an error's first line. Its traceback goes to the worker's log."""
+    from nas.training.export_parts import reason
+
     traceback.print_exception(error, file=sys.stderr)
-    return str(error) if isinstance(error, ConfigurationError) else _reason(error)
-
-
-def _reason(error: BaseException) -> str:
-    """Returns the type and the first line of an error."""
-    lines = text_of(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    return str(error) if isinstance(error, ConfigurationError) else reason(error)

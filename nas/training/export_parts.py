@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
+from nas.core.tracebacks import text_of
 from nas.inheritance.module_state import unwrapped
 
+ONE_BATCH_SIZE = "export returned a network for one batch size: must accept any. Write x.flatten(1), not fixed sizes"
 _RULE = "must return the network and an example batch. Write `return network, (x[:2],)`"
 
 
@@ -36,6 +40,48 @@ def export_parts(returned: object) -> tuple[nn.Module, tuple[Tensor, ...]]:
         )
     tensors = [one.detach().cpu() for one in inputs]
     return network, tuple(torch.cat([one, one]) if len(one) == 1 else one for one in tensors)
+
+
+def run_example(network: nn.Module, inputs: tuple[Tensor, ...]) -> object:
+    """Returns the output of a network in eval mode for its example batch.
+
+    Raises:
+        ConfigurationError: the network does not accept the example, or no other batch size.
+    """
+    with torch.no_grad():
+        try:
+            output = network(*inputs)
+        except Exception as error:
+            raise ConfigurationError(
+                f"export returned a network that does not accept its example batch: {reason(error)}"
+            ) from error
+        try:
+            network(*(torch.cat([one, one[:1]]) for one in inputs))
+        except Exception as error:
+            raise ConfigurationError(ONE_BATCH_SIZE) from error
+    return output
+
+
+def check_export_parts(returned: object) -> None:
+    """Checks what ``export`` returned, as far as two forward passes can tell.
+
+    The passes run on a copy, since the network may be in use. A network that can't be copied is not run.
+
+    Raises:
+        ConfigurationError: it can't be exported.
+    """
+    network, inputs = export_parts(returned)
+    try:
+        copied = copy.deepcopy(network)
+    except Exception:  # torch refuses, for example, weights that an old-style weight norm computed
+        return
+    run_example(copied.cpu().eval(), inputs)
+
+
+def reason(error: BaseException) -> str:
+    """Returns the type and the first line of an error."""
+    lines = text_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def _kind(value: object) -> str:

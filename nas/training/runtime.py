@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
@@ -23,6 +23,9 @@ from nas.training.messages import Assignment, JobChannel, JobStart, RuntimeSpec,
 from nas.training.problem import Ability, Problem
 from nas.training.torch_settings import SavedSettings, torch_settings
 from nas.training.trial_run import TrialRun
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +113,11 @@ class TrialRuntime:
         return job.end()
 
     @property
+    def example_inputs(self) -> Callable[[], tuple[torch.Tensor, ...]] | None:
+        """The problem's method of this name, or None if it defines none."""
+        return self.problem.example_inputs if Ability.EXAMPLE_INPUTS in self.problem.abilities else None
+
+    @property
     def keeps_jobs_state(self) -> bool:
         """Whether a job runs the problem's own code, which may keep state between trials."""
         return Ability.TRAIN_MANY in self.problem.abilities
@@ -178,15 +186,25 @@ class TrialRuntime:
             raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
         return {"metrics": metrics} | ({} if run.test_error is None else {"error": run.test_error})
 
-    def check_export(self, trial: Trial) -> str | None:
+    def check_untrained_export(self, trial: Trial) -> str | None:
         """Returns a warning if the problem's ``export`` returns something that can't be exported.
 
-        It is told at the first trial with weights, long before the winner is exported.
+        It is called before the first trial trains, on a network without trained weights. If ``export`` needs those, it
+        raises, and ``check_export`` follows.
         """
-        from nas.training.export_parts import export_parts
+        from nas.training.untrained_run import UntrainedRun
 
+        return self._check_export(UntrainedRun(trial, self.files)) if self.checks_export else None
+
+    def check_export(self, trial: Trial) -> str | None:
+        """Returns a warning as ``check_untrained_export``, for the first trial with weights."""
+        warning = self._check_export(TrialRun(trial, self.files))
         self.checks_export = False
-        run = TrialRun(trial, self.files)
+        return warning
+
+    def _check_export(self, run: TrialRun) -> str | None:
+        from nas.training.export_parts import check_export_parts
+
         try:
             run.fetch_own_files()
             with nullcontext() if self.keeps_jobs_state else self._problem_code():  # a job's code runs inside it
@@ -197,10 +215,14 @@ class TrialRuntime:
             return None
         finally:
             run.close()
+        self.checks_export = False
         try:
-            export_parts(returned)
+            check_export_parts(returned)
         except ConfigurationError as error:
             return str(error)
+        except BaseException as error:  # of the network's code
+            raise_ctrl_c(error)
+            logger.info("the exported network of this trial raised %s", error_line(error))
         return None
 
     def export(self, trial: Trial) -> dict[str, Any]:

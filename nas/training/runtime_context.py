@@ -5,8 +5,8 @@ Protocols, so that these modules do not import one another in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -15,6 +15,9 @@ from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from nas.training.messages import RuntimeSpec
 from nas.training.trial_run import TrialRun
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TrainableProblem(Protocol):
@@ -59,6 +62,10 @@ class RuntimeContext(Protocol):
     @property
     def problem(self) -> TrainableProblem:
         """The problem, built once."""
+
+    @property
+    def example_inputs(self) -> Callable[[], tuple[torch.Tensor, ...]] | None:
+        """The problem's method of this name, or None if it defines none."""
 
     def threads_of(self, n_slots: int) -> int:
         """Returns the torch threads of this many slots."""

@@ -16,6 +16,7 @@ from nas.core.errors import ConfigurationError, CorruptError, MissingError, Tria
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.point import Point
 from nas.core.reference import Reference
+from nas.core.tracebacks import error_line
 from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
@@ -68,6 +69,7 @@ class TrialRun(PolicyScaling):
         n_gpus: float = 0.0,
         channel: TrialChannel | None = None,
         resume_every_s: float = EVERY_S,
+        example_inputs: Callable[[], tuple[torch.Tensor, ...]] | None = None,
     ) -> None:
         super().__init__(trial.policies, trial.proposal.fidelity)
         self.number = trial.number
@@ -77,6 +79,7 @@ class TrialRun(PolicyScaling):
         self.derivation = trial.proposal.derivation
         self._parents = trial.proposal.parents
         self.device = device
+        self._example_inputs = example_inputs
         self.n_gpus = n_gpus
         self.inheritance: InheritanceReport | None = None
         self.warnings: list[str] = []
@@ -147,6 +150,9 @@ class TrialRun(PolicyScaling):
         on the parent's weights. If the parent is no donor, the best donor with the same tensors is used, and a note
         says so. In a crossing each part inherits from its own parent.
 
+        Lazy layers get their sizes from the problem's ``example_inputs``. If it has none, run one batch through the
+        network before; otherwise they inherit nothing, and a warning says so.
+
         Args:
             model: The network, newly initialized.
             cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). A tensor whose
@@ -159,18 +165,13 @@ class TrialRun(PolicyScaling):
             CorruptError: they have other content than was published; likewise.
         """
         from nas.inheritance.inherit import inherit
-        from nas.inheritance.module_state import lazy_layers
         from nas.spaces.graphs.derivation import derivation_from_json
 
         self._check_open("inherit")
         self._check_readable()
         for tensors in self._donor_tensors:
             tensors.cache = cache or {}
-        if lazy := lazy_layers(model):
-            self.warn(
-                f"run.inherit: lazy layers {', '.join(lazy[:4])} have no sizes and inherit nothing. "
-                "Run one batch through the network before run.inherit."
-            )
+        self._size_lazy_layers(model)
         derivation = derivation_from_json(self.derivation)
         index_of = {donor.donor: index for index, donor in enumerate(self.donors)}
         parents = [index_of.get(parent) for parent in self._parents]
@@ -182,6 +183,25 @@ class TrialRun(PolicyScaling):
             report = replace(report, notes=(*report.notes, note))
         self.inheritance = report
         return report
+
+    def _size_lazy_layers(self, model: torch.nn.Module) -> None:
+        """Gives lazy layers their sizes by the problem's example inputs, or adds a warning."""
+        from nas.inheritance.module_state import lazy_layers, size_lazy_layers, unwrapped
+
+        network = unwrapped(model)
+        if not lazy_layers(network):
+            return
+        why = ""
+        if self._example_inputs is not None:
+            try:
+                size_lazy_layers(network, self._example_inputs())
+            except Exception as error:  # of the problem's code; training shows it in full
+                why = f" (example_inputs: {error_line(error)})"
+        if lazy := lazy_layers(network):
+            self.warn(
+                f"run.inherit: lazy layers {', '.join(lazy[:4])} have no sizes and inherit nothing{why}. "
+                "Run one batch through the network before run.inherit."
+            )
 
     def warn(self, text: str) -> None:
         """Adds a warning about the problem's code, which the command shows."""

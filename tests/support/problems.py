@@ -242,7 +242,7 @@ class TroubleProblem(Problem):
 
     Args:
         constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``hangs``,
-            or in the first process ``stops`` its supervisor.
+            also if ``later`` a file ``hang`` is there, or in the first process ``stops`` its supervisor.
     """
 
     metrics = (Metric("score"),)
@@ -279,7 +279,8 @@ class TroubleProblem(Problem):
             raise ConfigurationError("depth=7: must be at most 5")
         if constructor == "ends" and "heirloom-worker" in _process_name():
             os._exit(3)
-        if constructor == "hangs" and "heirloom-worker" in _process_name():
+        hangs = constructor == "hangs" or (constructor == "later" and os.path.exists(f"{folder}/hang"))
+        if hangs and "heirloom-worker" in _process_name():
             time.sleep(500)
         if constructor == "stops" and "heirloom-worker" in _process_name() and not os.path.exists(f"{folder}/stopped"):
             os.mkdir(f"{folder}/stopped")
@@ -375,8 +376,8 @@ def size_of(point: Mapping[str, Any]) -> int:
     return int(point.get("a", 1) * point.get("b", 1))
 
 
-class ExportTroubleProblem(TroubleProblem):
-    """Saves weights, and does what its point says when it is exported."""
+class EarlyExportTroubleProblem(TroubleProblem):
+    """Saves weights, and does what its point says when it is exported, even before it is trained."""
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         import torch
@@ -387,6 +388,15 @@ class ExportTroubleProblem(TroubleProblem):
     def export(self, run: TrialRun) -> Any:
         """Does it. What it returns can't be exported."""
         return super().train(run)
+
+
+class ExportTroubleProblem(EarlyExportTroubleProblem):
+    """The same, with trained weights only."""
+
+    def export(self, run: TrialRun) -> Any:
+        """Does it once it has the weights."""
+        run.restore_tensors()
+        return super().export(run)
 
 
 class KnownTroubleProblem(TroubleProblem):

@@ -11,7 +11,7 @@ from typing import cast, get_args
 from nas.core.errors import ActionError, ConfigurationError, CorruptError, HeirloomError
 from nas.core.trial import Trial
 from nas.core.validation import checked_fields, checked_int, short_repr
-from nas.executors.events import Action, Event, ExecutorFailed, Finished, Reported, StopKind, TrialLost
+from nas.executors.events import Action, Event, ExecutorFailed, Finished, Notice, Reported, StopKind, TrialLost
 from nas.executors.pool import WorkerPool, resume_job, run_attempt
 from nas.executors.remote.client import ChannelClient, DriverLostError, GivenUpError
 from nas.executors.remote.protocol import (
@@ -154,6 +154,8 @@ class Agent:
         if isinstance(event, ExecutorFailed):
             status = 2 if isinstance(event.error, ConfigurationError) else 1
             self.end(Ending(str(event.error) or type(event.error).__name__, status, is_broken=True))
+            return
+        if isinstance(event, Notice):  # the trial's warnings hold it too
             return
         if isinstance(event, Finished | TrialLost):
             self._running = None

@@ -21,7 +21,7 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors import worker_process
-from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Reported, Started, StopRequested
+from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Notice, Reported, Started, StopRequested
 from nas.executors.local_executor import LocalExecutor
 from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerLostError
@@ -34,6 +34,7 @@ from nas.storage.records import Records
 from nas.storage.trial_log import MAX_LOG_BYTES
 from nas.training.messages import Assignment, RuntimeSpec
 from tests.support.problems import (
+    EarlyExportTroubleProblem,
     ExportTroubleProblem,
     GpusProblem,
     KnownTroubleProblem,
@@ -271,19 +272,26 @@ class TestDeaths:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("do", "warning", "jobs"),
+        ("do", "warning", "jobs", "kind"),
         [
-            ("segfault", "its worker was killed by SIGSEGV", False),
-            ("spin", "it ran past 2 s and was killed", False),
-            ("segfault", "its worker was killed by SIGSEGV", True),
+            ("segfault", "its worker was killed by SIGSEGV", False, ExportTroubleProblem),
+            ("spin", "it ran past 2 s and was killed", False, EarlyExportTroubleProblem),
+            ("segfault", "its worker was killed by SIGSEGV", True, EarlyExportTroubleProblem),
         ],
     )
     def test_bad_export_costs_only_its_worker(
-        self, open_shop: Callable[..., Shop], do: str, warning: str, jobs: bool, monkeypatch: pytest.MonkeyPatch
+        self,
+        open_shop: Callable[..., Shop],
+        do: str,
+        warning: str,
+        jobs: bool,
+        kind: type[TroubleProblem],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """If the check of ``export`` crashes or hangs, its trial keeps its result, and no other trial is checked."""
         monkeypatch.setattr(worker_process, "CHECK_TIMEOUT_S", 2.0)
-        shop = open_shop(kind=ExportTroubleProblem, timeout_s=1.5, jobs=jobs)
+        monkeypatch.setattr(worker_process, "EARLY_CHECK_TIMEOUT_S", 1.0)
+        shop = open_shop(kind=kind, timeout_s=1.5, jobs=jobs)
 
         plan = {"jobs": JobPlan(trials_per_job=3)} if jobs else {}
         first, *after = shop.run((do, 500), (do, 500), ("nothing", 0), **plan)
@@ -296,16 +304,33 @@ class TestDeaths:
         assert first.cost["seconds"] < 1.5
 
     @pytest.mark.slow
-    def test_interrupted_export_check_keeps_the_result(self, open_shop: Callable[..., Shop]) -> None:
-        """Ctrl-C during the check of ``export`` ends the worker, and the trial keeps its result."""
-        shop = open_shop(kind=ExportTroubleProblem)
+    def test_bad_export_is_told_before_training(self, open_shop: Callable[..., Shop]) -> None:
+        """What ``export`` returns wrongly is told before the first trial starts."""
+        events: list[Event] = []
+        shop = open_shop(kind=EarlyExportTroubleProblem)
+        first, second = shop.run(("nothing", 0), ("nothing", 0), observe=events.append)
+
+        told = [event for event in events if isinstance(event, Notice | Started)]
+        assert [type(event) for event in told] == [Notice, Started, Started]
+        warning = "export returned dict: must return the network and an example batch. Write `return network, (x[:2],)`"
+        assert told[0] == Notice(warning)
+        assert (first.inheritance, second.inheritance) == ({"warnings": [warning]}, {})
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", [EarlyExportTroubleProblem, ExportTroubleProblem], ids=["early", "late"])
+    def test_interrupted_export_check_keeps_the_result(
+        self, open_shop: Callable[..., Shop], kind: type[TroubleProblem]
+    ) -> None:
+        """Ctrl-C during the check of ``export`` ends the worker, and a trained trial keeps its result."""
+        shop = open_shop(kind=kind)
         thread = shop.when_trial_runs(0, lambda pid: shop.executor.post(StopRequested("SIGINT")))
         with pytest.raises(SearchInterruptedError):
             shop.run(("spin", 500))
         thread.join()
 
         [trial] = shop.records.load()[0]
-        assert (trial.state, trial.attempt) == (State.COMPLETE, 1)
+        is_early = kind is EarlyExportTroubleProblem
+        assert (trial.state, trial.attempt) == ((State.WAITING, 0) if is_early else (State.COMPLETE, 1))
 
     def test_crash_in_a_test_is_its_error(self, open_shop: Callable[..., Shop]) -> None:
         """A finalist whose test crashes its process keeps its log, and the next finalist is tested."""
@@ -528,6 +553,27 @@ class TestStops:
         [lost] = outcomes
         assert isinstance(lost, WorkerLostError)
         assert not lost.counts
+
+    def test_a_start_ends_with_the_budget(
+        self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A worker whose start hangs is ended at the deadline, and soon if it should test or export after that."""
+        monkeypatch.setattr(worker_process, "RESTART_MIN_S", 1.0)
+        monkeypatch.setattr(worker_process, "RESTART_FACTOR", 0.0)
+        shop = open_shop(constructor="later")
+        [trial] = shop.run(("nothing", 0))
+        (shop.pids / "hang").touch()
+        os.kill(int(trial.metrics["pid"]), signal.SIGKILL)
+        began_s = time.monotonic()
+        budget = Budget(hours=2 / 3600, at_deadline="stop")
+        _, waiting = shop.run(
+            *[("nothing", 0)] * 2, spent_hours=lambda: (time.monotonic() - began_s) / 3600, budget=budget
+        )
+        with pytest.raises(ActionError, match=r"^test of trial 0: its worker did not start within 1 s$"):
+            shop.executor.call("test", trial)
+
+        assert waiting.state == State.WAITING
+        assert time.monotonic() - began_s < 20
 
     @pytest.mark.parametrize("timeout_s", [None, 1.0], ids=["deadline", "timeout"])
     def test_static_metrics_survive_a_kill(self, open_shop: Callable[..., Shop], timeout_s: float | None) -> None:

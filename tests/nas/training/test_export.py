@@ -18,6 +18,7 @@ from torch import nn
 
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, State, Trial
+from nas.executors.events import Event, Notice
 from nas.executors.in_process_pool import InProcessPool
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.storage.open import open_root
@@ -110,6 +111,8 @@ class Exported:
     root: Path
     trial: Trial
     runtime: TrialRuntime
+    notices: list[str]
+    """What the worker told while the trial ran."""
 
     @property
     def folder(self) -> Path:
@@ -129,11 +132,13 @@ def export(problem: Problem, root: Path, *, donor: Trial | None = None) -> Expor
     trial = Trial(number=number, index=number, proposal=Proposal(point=point), state=State.RUNNING, attempt=1, slot=0)
     Records(files).propose(trial)
     donors = () if donor is None or donor.checkpoint is None else (DonorWeights(donor.number, donor.checkpoint),)
-    finished = InProcessPool(spec, files, problem).run(Assignment(trial, donors), lambda event: None)
+    events: list[Event] = []
+    finished = InProcessPool(spec, files, problem).run(Assignment(trial, donors), events.append)
     assert finished is not None
     assert finished.state == State.COMPLETE, finished.error
     runtime = TrialRuntime(spec, problem=problem, files=files)
-    return Exported(runtime.export(finished), root, finished, runtime)
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    return Exported(runtime.export(finished), root, finished, runtime, notices)
 
 
 @pytest.fixture(scope="module")
@@ -312,18 +317,27 @@ REFUSED: dict[str, tuple[Callable[[nn.Module, torch.Tensor], object], str]] = {
     "batches": (lambda model, batch: (model, (batch, batch[:1])), "must have one batch size of at least 1, first"),
     "empty": (lambda model, batch: (model, batch[:0]), "must have one batch size of at least 1, first"),
     "size": (lambda model, batch: (model, batch[:, :1]), "a network that does not accept its example batch"),
+    "batch size": (lambda model, batch: (nn.Sequential(model, nn.Unflatten(0, (2, 1))), batch), "for one batch size"),
 }
-LATE = {"size"}
-"""Found by the winner's export alone."""
 
 
 class FormProblem(TrainedProblem):
     """Its ``export`` returns what ``form`` makes of the network and a batch."""
 
     form: Callable[[nn.Module, torch.Tensor], object]
+    needs_weights = False
+    has_trained = False
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        self.has_trained = True
+        return super().train(run)
 
     def export(self, run: TrialRun) -> Any:
-        return self.form(run.restore(network()), torch.zeros(2, N_INPUTS))
+        model = network()
+        if self.needs_weights:
+            model.load_state_dict(run.restore_tensors())
+            assert self.has_trained
+        return self.form(run.restore(model), torch.zeros(2, N_INPUTS))
 
 
 def test_forms_of_export_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,18 +357,21 @@ def test_forms_of_export_are_accepted(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("needs_weights", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_forms_of_export_are_refused(name: str, tmp_path: Path) -> None:
-    """Anything else is refused in one line, in the first trial's warnings and again in the winner's export."""
+def test_wrong_forms_of_export_are_refused(name: str, needs_weights: bool, tmp_path: Path) -> None:
+    """Anything else is told in one line before the first trial trains, or after it if trained weights are needed."""
     problem = FormProblem()
     problem.form, why = REFUSED[name]
+    problem.needs_weights = needs_weights
 
     exported = export(problem, tmp_path)
     line = exported.answer["missing"]["program.pt2"]
 
     assert why in line
     assert "\n" not in line
-    assert exported.trial.inheritance.get("warnings", []) == ([] if name in LATE else [line])
+    assert exported.trial.inheritance.get("warnings", []) == ([line] if needs_weights else [])
+    assert exported.notices == ([] if needs_weights else [line])
 
 
 def test_second_export_does_not_overwrite(exported: Exported) -> None:

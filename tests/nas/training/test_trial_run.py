@@ -71,6 +71,7 @@ class TrialTrainer:
         self.records = Records(self.files)
         self.events: list[Event] = []
         self.n_trials = 0
+        self.kind = BodyProblem
 
     def train(self, body: Body, *, stops_at: int | None = None, donors: Sequence[Trial] = (), **more: Any) -> Trial:
         """Returns the trial that this function trains. ``stops_at``: the report at which the controller stops it."""
@@ -107,7 +108,7 @@ class TrialTrainer:
 
     def pool(self, body: Body, *, has_stopper: bool = False) -> InProcessPool:
         spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, has_stopper=has_stopper)
-        return InProcessPool(spec, self.files, BodyProblem(body))
+        return InProcessPool(spec, self.files, self.kind(body))
 
 
 def weights_of(trial: Trial) -> DonorWeights:
@@ -696,6 +697,34 @@ class TestWeights:
         ]
         assert trainer.train(child, donors=[donor]).metrics == {"score": 1.0}
         assert "run.save: lazy layers 0 must have sizes" in str(trainer.train(early).error)
+
+    @pytest.mark.parametrize("kind", LAZY)
+    def test_example_inputs_give_lazy_layers_their_sizes(self, trainer: TrialTrainer, kind: str) -> None:
+        """With the problem's example inputs a lazy network inherits all, and keeps its mode and statistics."""
+        build, inputs = LAZY[kind]
+
+        class LazyProblem(BodyProblem):
+            def example_inputs(self) -> tuple[torch.Tensor, ...]:
+                return (inputs[:1],)
+
+        def parent(run: TrialRun) -> object:
+            model = build()
+            model(inputs)
+            run.save(model)
+            return {"score": model.eval()(inputs).sum().item()}
+
+        def child(run: TrialRun) -> object:
+            model = build()
+            share = run.inherit(model).share
+            assert all(module.training for module in model.modules())
+            return {"score": model.eval()(inputs).sum().item() if share == 1.0 else math.nan}
+
+        donor = trainer.train(parent)
+        trainer.kind = LazyProblem
+        found = trainer.train(child, donors=[donor])
+
+        assert found.metrics == donor.metrics
+        assert "warnings" not in found.inheritance
 
     @pytest.mark.parametrize(
         "wrap", [partial(torch.compile, backend="eager"), nn.DataParallel], ids=["compiled", "parallel"]

@@ -1,6 +1,7 @@
 """Prefect artifacts of a flow run (checkpoints, leaderboard, lineage) and its log, written in the background.
 
-They never delay the search. If the server is slow or gone, some are lost, counted and reported at the end.
+They never delay the search. If the server is down, they wait until it is back or the search ends. If it is slow or
+refuses, some are lost. Lost ones are counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLo
 LEADERBOARD_S = 5.0
 CANCEL_POLL_S = 5.0
 TIMEOUT_S = 10.0
+RETRY_S = 2.0
+"""Seconds between attempts to connect to a server that is down."""
 N_LEADERS = 20
 
 logger = logging.getLogger("prefect.heirloom")
@@ -196,7 +199,12 @@ class RunArtifacts:
         return str(self._send("POST", "/artifacts/", body).json()["id"])
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> httpx.Response:
-        return self._client.request(method, path, json=body).raise_for_status()
+        while True:
+            try:
+                return self._client.request(method, path, json=body).raise_for_status()
+            except (httpx.ConnectError, httpx.ConnectTimeout):  # the server has not seen the request
+                if self._is_closing.wait(RETRY_S):
+                    raise
 
     def _check_cancelled(self) -> None:
         state = self._client.get(f"/flow_runs/{self._flow_run}").raise_for_status().json()["state_type"]

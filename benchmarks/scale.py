@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--driver-ms", default="", help="milliseconds a trial, separated by commas")
     given = parser.parse_args()
     print(
-        "| evolution | trials | CPU time | a trial | idle | simulated | best |\n| --- | --- | --- | --- | --- | --- | --- |"
+        "| evolution | trials | CPU | a trial | idle | simulated | best |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
     if given.driver_ms:
         for ms in map(float, given.driver_ms.split(",")):

@@ -4,98 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from nas.core.errors import ActionError, ConfigurationError, HeirloomError, SearchFailedError, SearchInterruptedError
-from nas.core.trial import Trial
-from nas.executors.dask_worker import Answered, Call, Message, Refused, Taken, WorkerLeaves, run_task, tell
-from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit, unpacked
-from nas.executors.events import (
-    Action,
-    Event,
-    ExecutorFailed,
-    ExtraResult,
-    Finished,
-    JobLeftWorker,
-    Reported,
-    Started,
-    StopKind,
-    TrialLost,
-    TrialRequested,
-    WorkersBusy,
-)
-from nas.executors.pool import WorkerLostError, WorkerPool
-from nas.training.messages import Assignment, JobStart
+from nas.core.errors import ConfigurationError, SearchInterruptedError
+from nas.executors.dask_worker import run_task, tell
+from nas.executors.engine_pool import CLOSED, EnginePool, EngineTask
+from nas.executors.engine_session import WorkerLeaves
+from nas.executors.engine_worker import EngineSpec, PackedOrder, unpacked
+from nas.executors.pool import WorkerLostError
 
 logger = logging.getLogger(__name__)
-WATCH_S = 0.5
-BUSY_S = 1.0
-"""Seconds that a job waits on a worker that others need, before the controller is told."""
 CLOSE_TIMEOUT_S = 5.0
-MAX_CALLS = 3
-"""Workers that a test or an export may lose."""
-MAX_UNFIT = 3
-"""Workers in a row that can't run trials before the search ends."""
-CLOSED = "the session has ended"
-
-
-class _Order:
-    """An attempt, a test or an export with a waiting thread, or a job to start."""
-
-    def __init__(
-        self, content: Assignment | JobStart | Call, post: Callable[[Event], None] = lambda event: None
-    ) -> None:
-        self.content = content
-        self.post = post
-        self._ended = threading.Event()
-        self._result: Any = None
-        self._error: BaseException | None = None
-
-    @property
-    def job(self) -> int | None:
-        """The job that stays on its worker afterwards, if jobs stay."""
-        match self.content:
-            case Assignment(trial=trial):
-                return trial.job
-            case JobStart(job=job):
-                return job
-        return None
-
-    @property
-    def trial(self) -> Trial | None:
-        """The trial that it runs."""
-        return self.content.trial if isinstance(self.content, Assignment) else None
-
-    def end(self, result: Any = None, error: BaseException | None = None) -> None:
-        self._result, self._error = result, error
-        self._ended.set()
-
-    def wait(self) -> Any:
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
-@dataclass(slots=True)
-class _Task:
-    """A Dask task: an attempt, a job's stay on a worker, a test or an export."""
-
-    order: _Order | None
-    job: int | None
-    post: Callable[[Event], None]
-    future: Future | None = None
-    address: str | None = None
-    """The worker that has begun it."""
-    requested_s: float | None = None
-    """Time since which its job waits for its next trial."""
 
 
 @dataclass(slots=True)
@@ -107,19 +30,18 @@ class _Workers:
     n_removed: int = 0
     leaving: dict[str, str] = field(default_factory=dict)
     """Reasons of workers that said that they leave."""
-    unfit: dict[str, str] = field(default_factory=dict)
+    unfit: set[str] = field(default_factory=set)
 
     @property
     def n_places(self) -> int:
         return sum(self.places.values())
 
 
-class DaskPool(WorkerPool):
+class DaskPool(EnginePool):
     """Runs attempts as tasks of a Dask cluster.
 
-    A task is an attempt, or a job from its first trial until it leaves. Its key names the attempt. No task is bound to
-    a worker, and there are never more tasks than the workers have threads: the rest waits here. The scheduler tells of
-    lost workers. Dask begins a lost task again; the pool has released it by then, and the worker trains nothing.
+    No task is bound to a worker, and a thread of a worker is a place. The scheduler tells of lost workers. Dask begins
+    a lost task again; the pool has released it by then, and the worker trains nothing.
 
     Args:
         spec: The settings of workers; it holds no credentials.
@@ -142,88 +64,16 @@ class DaskPool(WorkerPool):
         note: Callable[[str], None] = lambda line: None,
         show_wait: Callable[[str | None], None] = lambda what: None,
     ) -> None:
-        self._spec = spec
+        super().__init__(spec, slots, may_grow=may_grow, note=note, show_wait=show_wait)
         self._client = client
-        self._slots = slots
         self._resources = dict(resources or {})
-        self._may_grow = may_grow
-        self._note = note
-        self._show_wait = show_wait
         self._topic = str(client.id)  # Dask drops the events of this topic when the client is gone
-        self._lock = threading.RLock()
-        self._queue: deque[_Order] = deque()
-        self._tasks: dict[str, _Task] = {}
         self._workers = _Workers()
-        self._homeless: dict[int, Callable[[Event], None]] = {}
-        """Jobs that wait for an answer after their worker was lost, with their ``post``."""
-        self._n_unfit = 0
-        self._n_submitted = 0
-        self._shown = (-1, "")
-        self._failure: BaseException | None = None
-        self._is_closed = threading.Event()
+        self._futures: dict[str, Future] = {}
         client.subscribe_topic(self._topic, self._receive)
         client.subscribe_topic("all", self._receive_from_scheduler)
         client.loop.add_callback(self._refresh_workers)
-        self._watcher = threading.Thread(target=self._watch, name="heirloom-dask-watch", daemon=True)
         self._watcher.start()
-
-    # ---- calls of the controller
-
-    def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
-        """Runs the attempt on the worker where its job waits, or as a new task."""
-        order = _Order(assignment, post)
-        with self._lock:
-            self._homeless.pop(assignment.trial.job, None)
-            if (found := self._task_of(assignment.trial.job)) is None:
-                self._enqueue(order)
-            else:
-                key, task = found
-                task.order, task.requested_s = order, None
-                self._tell(key, "run_next", assignment)
-        result: Trial | None = order.wait()
-        return result
-
-    def has_job(self, job: int) -> bool:
-        """Returns whether the job is on a worker."""
-        with self._lock:
-            return self._task_of(job) is not None
-
-    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
-        """Starts the job as a new task."""
-        with self._lock:
-            self._enqueue(_Order(job_start, post))
-
-    def dismiss(self, job: int) -> None:
-        """Tells the job's worker; if that is lost, the job has left."""
-        with self._lock:
-            if (found := self._task_of(job)) is not None:
-                found[1].requested_s = None
-                self._tell(found[0], "dismiss", job)
-            elif (post := self._homeless.pop(job, None)) is not None:
-                post(JobLeftWorker(job))
-
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Tells the trial's worker; a trial without a worker is taken back."""
-        with self._lock:
-            if kind != "stop":
-                self._take_back(trial.number)
-            for key, task in self._tasks.items():
-                if task.address is not None and _runs(task.order, trial.number):
-                    self._tell(key, "stop", trial, kind)
-
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports as a task, and as another if its worker is lost."""
-        for n_left in reversed(range(MAX_CALLS)):
-            order = _Order(Call(action, trial))
-            with self._lock:
-                self._enqueue(order)
-            try:
-                answer: Mapping[str, Any] = order.wait()
-                return answer
-            except WorkerLostError as error:
-                if not n_left or self._is_closed.is_set():
-                    raise ActionError(f"{action} of trial {trial.number}: {error}") from error
-        raise AssertionError("the last call returns or raises")
 
     def close(self) -> None:
         """Ends all trials, and closes the client and its own cluster."""
@@ -243,84 +93,32 @@ class DaskPool(WorkerPool):
         if cluster is not None:
             cluster.close()
 
-    # ---- tasks; with the lock held
+    # ---- for EnginePool
 
-    def _task_of(self, job: int) -> tuple[str, _Task] | None:
-        return next(((key, task) for key, task in self._tasks.items() if task.job == job), None)
+    @property
+    def _n_places(self) -> int:
+        return self._workers.n_places
 
-    def _enqueue(self, order: _Order) -> None:
-        if self._failure is not None or self._is_closed.is_set():
-            self._end(order, self._failure or WorkerLostError(CLOSED, counts=False))
-            return
-        self._queue.append(order)
-        self._dispatch()
-
-    def _dispatch(self) -> None:
-        """Submits the oldest orders while there are workers for them."""
-        while self._queue and len(self._tasks) < self._workers.n_places:
-            self._submit(self._queue.popleft())
-
-    def _submit(self, order: _Order) -> None:
-        self._n_submitted += 1
-        key = f"{_name(order.content)}-{self._topic}-{self._n_submitted}"
-        job = order.job if self._spec.runtime.jobs_request_trials else None
-        task = self._tasks[key] = _Task(None if isinstance(order.content, JobStart) else order, job, order.post)
-        packed = PackedOrder.of(self._spec, order.content)
-        task.future = self._client.submit(
-            run_task, self._topic, key, packed, key=key, pure=False, resources=self._resources or None
+    def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
+        future = self._futures[key] = self._client.submit(
+            run_task, self._topic, key, order, key=key, pure=False, resources=self._resources or None
         )
-        task.future.add_done_callback(lambda future: self._check_end(key, future))
+        future.add_done_callback(lambda future: self._check_end(key, future))
 
-    def _release(self, key: str) -> _Task:
-        """Forgets a task. Dask forgets it too, and does not begin it again."""
-        task = self._tasks.pop(key)
-        if task.future is not None:
-            task.future.release()
-        self._dispatch()
-        return task
+    def _forget(self, key: str, task: EngineTask) -> None:
+        """Releases a task: Dask forgets it too, and does not begin it again."""
+        self._futures.pop(key).release()
 
-    def _take_back(self, trial: int) -> None:
-        """Ends a trial that no worker has begun."""
-        for waiting in [order for order in self._queue if _runs(order, trial)]:
-            self._queue.remove(waiting)
-            waiting.end()
-        for key in [k for k, task in self._tasks.items() if task.address is None and _runs(task.order, trial)]:
-            if (order := self._release(key).order) is not None:
-                order.end()
+    def _exclude(self, worker: Any) -> None:
+        self._workers.places.pop(worker, None)
+        self._workers.unfit.add(worker)
 
-    def _lose(self, key: str, why: str, *, counts: bool) -> None:
-        """Ends a task whose worker was lost."""
-        task = self._release(key)
-        if task.order is not None:
-            task.order.end(error=WorkerLostError(why, counts=counts))
-        elif task.job is not None and task.requested_s is None:
-            task.post(JobLeftWorker(task.job, lost=why, counts=counts))
-        elif task.job is not None:
-            # Its request may be answered already. A loss told now would be taken for that of its next stay.
-            self._homeless[task.job] = task.post
+    def _retire(self, worker: Any) -> None:
+        self._client.loop.add_callback(self._retire_worker, worker)
 
-    def _end_all(self, error: BaseException) -> None:
-        tasks = list(self._tasks.values())
-        orders = [*self._queue, *(task.order for task in tasks if task.order is not None)]
-        self._queue.clear()
-        for key in list(self._tasks):
-            self._release(key)
-        for order in orders:
-            self._end(order, error)
-        for task in tasks:
-            if task.order is None:
-                task.post(ExecutorFailed(error, task.job))
-
-    def _end(self, order: _Order, error: BaseException) -> None:
-        order.end(error=error)
-        if isinstance(order.content, JobStart):  # no thread waits for it
-            order.post(ExecutorFailed(error, order.job))
-
-    def _fail(self, error: BaseException) -> None:
-        """Ends everything with an error that ends the search."""
-        if self._failure is None and not self._is_closed.is_set():
-            self._failure = error
-            self._end_all(error)
+    def _check(self) -> None:
+        if self._client.status in ("connecting", "closed"):
+            self._fail(self._scheduler_lost())
 
     # ---- messages to workers
 
@@ -333,15 +131,15 @@ class DaskPool(WorkerPool):
 
     async def _send(self, key: str, method: str, arguments: tuple[Any, ...]) -> None:
         task = self._tasks.get(key)
-        if task is None or task.address is None:
+        if task is None or task.worker is None:
             return
         try:
-            await self._client.run(tell, self._topic, method, key, *arguments, workers=[task.address], wait=False)
+            await self._client.run(tell, self._topic, method, key, *arguments, workers=[task.worker], wait=False)
         except (OSError, TimeoutError, ValueError) as error:  # ValueError: the scheduler has removed the worker
-            logger.info("%s to %s: %s", method, task.address, error)
+            logger.info("%s to %s: %s", method, task.worker, error)
             with self._lock:
                 if method in ("run_next", "dismiss") and self._tasks.get(key) is task:
-                    self._lose(key, f"its worker {task.address} can't be reached: {error}", counts=True)
+                    self._lose(key, f"its worker {task.worker} can't be reached: {error}", counts=True)
 
     def _end_sessions(self, addresses: list[str]) -> None:
         """Ends the processes of this driver on workers that go on."""
@@ -368,70 +166,7 @@ class DaskPool(WorkerPool):
             elif (task := self._tasks.get(key)) is not None:
                 self._handle(key, task, address, message)
 
-    def _handle(self, key: str, task: _Task, address: str, message: Message) -> None:
-        order = task.order
-        match message:
-            case Taken():
-                task.address = address
-            case Started() | Reported():
-                self._n_unfit = 0
-                if order is not None:
-                    order.post(self._answerable(key, message))
-            case ExtraResult():
-                task.post(message)
-            case Finished(trial=trial):
-                self._end_order(key, task, trial)
-            case TrialLost(why=why, counts=counts):
-                task.job = None
-                error = None if why == "interrupted" else WorkerLostError(f"{why} (on {address})", counts=counts)
-                self._end_order(key, task, None, error)
-            case TrialRequested():
-                task.requested_s = time.monotonic()
-                task.post(message)
-            case JobLeftWorker():
-                task.job = None
-                task.post(message)
-                if order is None:
-                    self._release(key)
-            case Answered(answer=answer):
-                self._end_order(key, task, answer)
-            case Refused(error=text):
-                self._end_order(key, task, None, ActionError(text))
-            case WorkerUnfit():
-                self._drop_unfit(key, address, message)
-
-    def _end_order(self, key: str, task: _Task, result: Any, error: BaseException | None = None) -> None:
-        order, task.order = task.order, None
-        if task.job is None:
-            self._release(key)
-        if order is not None:
-            order.end(result, error)
-
-    def _answerable(self, key: str, event: Started | Reported) -> Event:
-        if not isinstance(event, Reported) or event.answer is None:
-            return event
-        return replace(event, answer=lambda stop: self._tell(key, "decide", event.trial, event.step, stop))
-
-    def _drop_unfit(self, key: str, address: str, message: WorkerUnfit) -> None:
-        """Lets a worker go that can't run trials; too many of them end the search."""
-        self._n_unfit += 1
-        self._workers.places.pop(address, None)
-        self._workers.unfit[address] = message.error
-        if self._n_unfit >= MAX_UNFIT or (not self._may_grow and not self._workers.places):
-            self._fail(self._unfit_error(address, message))
-            return
-        self._note(f"worker {address} leaves, because it can't run trials: {message.error}")
-        self._client.loop.add_callback(self._retire, address)
-        self._lose(key, f"its worker {address} can't run trials: {message.error}", counts=False)
-
-    def _unfit_error(self, address: str, message: WorkerUnfit) -> HeirloomError:
-        if message.is_mistake:
-            return ConfigurationError(message.error)
-        return SearchFailedError(
-            f"{self._n_unfit} workers in turn can't run trials; the last, {address}: {message.error}"
-        )
-
-    async def _retire(self, address: str) -> None:
+    async def _retire_worker(self, address: str) -> None:
         await self._client.retire_workers([address], close_workers=True)
 
     def _receive_from_scheduler(self, event: tuple[float, Any]) -> None:
@@ -450,13 +185,13 @@ class DaskPool(WorkerPool):
         self._workers.places.pop(address, None)
         self._workers.n_removed += 1
         planned = self._workers.leaving.pop(address, None) or ("it was retired" if is_expected else None)
-        is_unfit = self._workers.unfit.pop(address, None) is not None
+        is_unfit = address in self._workers.unfit
         why = f"its worker {address} left: {planned}" if planned else f"its worker {address} was lost"
         if not self._is_closed.is_set() and not is_unfit:
             self._note(why.removeprefix("its "))
         for key in keys:
             task = self._tasks.get(key)
-            if task is not None and task.address == address:
+            if task is not None and task.worker == address:
                 self._lose(key, why, counts=planned is None)
 
     async def _refresh_workers(self) -> None:
@@ -466,13 +201,15 @@ class DaskPool(WorkerPool):
             n_removed = self._workers.n_removed
             found = await self._client.scheduler.identity()
         with self._lock:
-            absent = self._workers.leaving.keys() | self._workers.unfit.keys()
+            absent = self._workers.leaving.keys() | self._workers.unfit
             self._workers.places = {
-                address: self._n_places(worker) for address, worker in found["workers"].items() if address not in absent
+                address: self._places_of(worker)
+                for address, worker in found["workers"].items()
+                if address not in absent
             }
             self._dispatch()
 
-    def _n_places(self, worker: Mapping[str, Any]) -> int:
+    def _places_of(self, worker: Mapping[str, Any]) -> int:
         has = worker["resources"]
         n_threads: int = worker["nthreads"]
         return min([n_threads, *(int(has.get(name, 0) / n) for name, n in self._resources.items())])
@@ -490,52 +227,8 @@ class DaskPool(WorkerPool):
             elif isinstance(error, KilledWorker):
                 self._lose(key, f"its workers were lost, one after another: {error}", counts=True)
             else:
-                where = task.address or "a worker of Dask"
+                where = task.worker or "a worker of Dask"
                 self._fail(ConfigurationError(f"{where} can't run trials: {type(error).__name__}: {error}"))
 
     def _scheduler_lost(self) -> SearchInterruptedError:
         return SearchInterruptedError("the Dask scheduler was lost")
-
-    # ---- what nobody tells
-
-    def _watch(self) -> None:
-        while not self._is_closed.wait(WATCH_S):
-            with self._lock:
-                if self._client.status in ("connecting", "closed"):
-                    self._fail(self._scheduler_lost())
-                self._show_workers()
-                self._tell_busy(time.monotonic())
-
-    def _show_workers(self) -> None:
-        n, orders = self._workers.n_places, len(self._queue) + len(self._tasks)
-        here = f"{n} worker{'s' * (n != 1)} for {self._slots} slot{'s' * (self._slots != 1)}"
-        wait = f"workers: {here}" if orders and not n else ""
-        if n != self._shown[0] and (n or self._shown[0] > 0):
-            self._note(here)
-        if wait != self._shown[1]:
-            self._show_wait(wait or None)
-        self._shown = n, wait
-
-    def _tell_busy(self, now_s: float) -> None:
-        """Tells the controller of trials without workers while jobs wait on workers.
-
-        Only it can dismiss a job.
-        """
-        n_waiting = len(self._queue) + max(0, len(self._tasks) - self._workers.n_places)
-        placed = [task for task in self._tasks.values() if task.address is not None]
-        waiting = [t for t in placed if t.requested_s is not None and now_s - t.requested_s > BUSY_S]
-        if n_waiting and waiting:
-            waiting[0].post(WorkersBusy(n_waiting, is_stuck=len(waiting) == len(placed)))
-
-
-def _runs(order: _Order | None, trial: int) -> bool:
-    return order is not None and order.trial is not None and order.trial.number == trial
-
-
-def _name(content: Assignment | JobStart | Call) -> str:
-    match content:
-        case Assignment(trial=trial):
-            return f"trial-{trial.number:04d}-{trial.attempt}"
-        case JobStart(job=job):
-            return f"job-{job:04d}"
-    return f"{content.action}-{content.trial.number:04d}"

@@ -1,0 +1,398 @@
+"""The common part of worker pools on engines (Dask, Ray): orders, tasks, messages."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nas.core.errors import ActionError, ConfigurationError, HeirloomError, SearchFailedError
+from nas.core.trial import Trial
+from nas.executors.engine_session import Answered, Call, Message, Refused, Taken
+from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Reported,
+    Started,
+    StopKind,
+    TrialLost,
+    TrialRequested,
+    WorkersBusy,
+)
+from nas.executors.pool import WorkerLostError, WorkerPool
+from nas.training.messages import Assignment, JobStart
+
+WATCH_S = 0.5
+BUSY_S = 1.0
+"""Seconds that a job waits on a worker that others need, before the controller is told."""
+MAX_CALLS = 3
+"""Workers that a test or an export may lose."""
+MAX_UNFIT = 3
+"""Workers in a row that can't run trials before the search ends."""
+CLOSED = "the session has ended"
+
+
+class Order:
+    """An attempt, a test or an export with a waiting thread, or a job to start."""
+
+    def __init__(
+        self, content: Assignment | JobStart | Call, post: Callable[[Event], None] = lambda event: None
+    ) -> None:
+        self.content = content
+        self.post = post
+        self._ended = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def job(self) -> int | None:
+        """The job that stays on its worker afterwards, if jobs stay."""
+        match self.content:
+            case Assignment(trial=trial):
+                return trial.job
+            case JobStart(job=job):
+                return job
+        return None
+
+    def runs(self, trial: int) -> bool:
+        """Returns whether it is an attempt of this trial."""
+        return isinstance(self.content, Assignment) and self.content.trial.number == trial
+
+    def end(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Ends ``wait``. An error of a job's start, for which no thread waits, is posted."""
+        self._result, self._error = result, error
+        if error is not None and isinstance(self.content, JobStart):
+            self.post(ExecutorFailed(error, self.job))
+        self._ended.set()
+
+    def wait(self) -> Any:
+        """Returns the result, or raises the error."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+@dataclass(slots=True)
+class EngineTask:
+    """A task: an attempt, a job's stay on a worker, a test or an export."""
+
+    order: Order | None
+    job: int | None
+    post: Callable[[Event], None]
+    worker: Any = None
+    """The worker that has begun it."""
+    requested_s: float | None = None
+    """Time since which its job waits for its next trial."""
+
+
+class EnginePool(WorkerPool):
+    """Runs attempts as tasks of an engine.
+
+    A task is an attempt, or a job from its first trial until it leaves. There are never more tasks than places on
+    workers: the rest waits here. A subclass starts tasks and sends messages to their workers. It calls ``_handle`` with
+    each message of a worker. After the loss of a worker it calls ``_lose``, after that of the engine ``_fail``.
+
+    Args:
+        spec: The settings of workers; it holds no credentials.
+        slots: Number of trials that there may be at a time, for messages.
+        may_grow: Whether workers may join: a fixed cluster whose last worker is unfit ends the search.
+        note: Takes a line for the user.
+        show_wait: Takes what all trials wait for, or None.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        slots: int,
+        *,
+        may_grow: bool = True,
+        note: Callable[[str], None] = lambda line: None,
+        show_wait: Callable[[str | None], None] = lambda what: None,
+    ) -> None:
+        self._spec = spec
+        self._slots = slots
+        self._may_grow = may_grow
+        self._note = note
+        self._show_wait = show_wait
+        self._lock = threading.RLock()
+        self._queue: deque[Order] = deque()
+        self._tasks: dict[str, EngineTask] = {}
+        self._homeless: dict[int, Callable[[Event], None]] = {}
+        """Jobs that wait for an answer after their worker was lost, with their ``post``."""
+        self._n_unfit = 0
+        self._id = secrets.token_hex(4)  # several drivers may use one engine
+        self._n_submitted = 0
+        self._shown = (-1, "")
+        self._failure: BaseException | None = None
+        self._is_closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="heirloom-engine-watch", daemon=True)
+
+    # ---- for subclasses; called with the lock held
+
+    @property
+    @abstractmethod
+    def _n_places(self) -> int:
+        """The number of tasks that the engine's workers may run at a time."""
+
+    @abstractmethod
+    def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
+        """Starts a task on a free worker. Returns at once."""
+
+    @abstractmethod
+    def _tell(self, key: str, method: str, *arguments: Any) -> None:
+        """Calls a method of ``EngineSession`` on the task's worker. Returns at once."""
+
+    @abstractmethod
+    def _forget(self, key: str, task: EngineTask) -> None:
+        """Frees what the engine keeps of a task that has ended or was given up."""
+
+    @abstractmethod
+    def _exclude(self, worker: Any) -> None:
+        """Takes the places of an unfit worker away."""
+
+    @abstractmethod
+    def _retire(self, worker: Any) -> None:
+        """Lets an unfit worker end."""
+
+    def _check(self) -> None:
+        """Looks every half second for a loss of which the engine does not tell."""
+
+    # ---- calls of the controller
+
+    def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
+        """Runs the attempt on the worker where its job waits, or as a new task."""
+        order = Order(assignment, post)
+        with self._lock:
+            self._homeless.pop(assignment.trial.job, None)
+            if (found := self._task_of(assignment.trial.job)) is None:
+                self._enqueue(order)
+            else:
+                key, task = found
+                task.order, task.requested_s = order, None
+                self._tell(key, "run_next", assignment)
+        result: Trial | None = order.wait()
+        return result
+
+    def has_job(self, job: int) -> bool:
+        """Returns whether the job is on a worker."""
+        with self._lock:
+            return self._task_of(job) is not None
+
+    def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
+        """Starts the job as a new task."""
+        with self._lock:
+            self._enqueue(Order(job_start, post))
+
+    def dismiss(self, job: int) -> None:
+        """Tells the job's worker; if that is lost, the job has left."""
+        with self._lock:
+            if (found := self._task_of(job)) is not None:
+                found[1].requested_s = None
+                self._tell(found[0], "dismiss", job)
+            elif (post := self._homeless.pop(job, None)) is not None:
+                post(JobLeftWorker(job))
+
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        """Tells the trial's worker; a trial without a worker is taken back."""
+        with self._lock:
+            if kind != "stop":
+                self._take_back(trial.number)
+            for key, task in self._tasks.items():
+                if task.worker is not None and task.order is not None and task.order.runs(trial.number):
+                    self._tell(key, "stop", trial, kind)
+
+    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
+        """Tests or exports as a task, and as another if its worker is lost."""
+        for n_left in reversed(range(MAX_CALLS)):
+            order = Order(Call(action, trial))
+            with self._lock:
+                self._enqueue(order)
+            try:
+                answer: Mapping[str, Any] = order.wait()
+                return answer
+            except WorkerLostError as error:
+                if not n_left or self._is_closed.is_set():
+                    raise ActionError(f"{action} of trial {trial.number}: {error}") from error
+        raise AssertionError("the last call returns or raises")
+
+    # ---- tasks; with the lock held
+
+    def _task_of(self, job: int) -> tuple[str, EngineTask] | None:
+        return next(((key, task) for key, task in self._tasks.items() if task.job == job), None)
+
+    def _enqueue(self, order: Order) -> None:
+        if self._failure is not None or self._is_closed.is_set():
+            order.end(error=self._failure or WorkerLostError(CLOSED, counts=False))
+            return
+        self._queue.append(order)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Starts the oldest orders while there are workers for them."""
+        while self._queue and len(self._tasks) < self._n_places:
+            order = self._queue.popleft()
+            self._n_submitted += 1
+            key = f"{_name(order.content)}-{self._id}-{self._n_submitted}"
+            job = order.job if self._spec.runtime.jobs_request_trials else None
+            task = EngineTask(None if isinstance(order.content, JobStart) else order, job, order.post)
+            self._tasks[key] = task
+            self._start(key, task, PackedOrder.of(self._spec, order.content))
+
+    def _release(self, key: str) -> EngineTask:
+        task = self._tasks.pop(key)
+        self._forget(key, task)
+        self._dispatch()
+        return task
+
+    def _take_back(self, trial: int) -> None:
+        """Ends a trial that no worker has begun."""
+        for order in [order for order in self._queue if order.runs(trial)]:
+            self._queue.remove(order)
+            order.end()
+        for key, task in list(self._tasks.items()):
+            if task.worker is None and task.order is not None and task.order.runs(trial):
+                self._release(key)
+                task.order.end()
+
+    def _lose(self, key: str, why: str, *, counts: bool) -> None:
+        """Ends a task whose worker was lost."""
+        task = self._release(key)
+        if task.order is not None:
+            task.order.end(error=WorkerLostError(why, counts=counts))
+        elif task.job is not None and task.requested_s is None:
+            task.post(JobLeftWorker(task.job, lost=why, counts=counts))
+        elif task.job is not None:
+            # Its request may be answered already. A loss told now would be taken for that of its next stay.
+            self._homeless[task.job] = task.post
+
+    def _end_all(self, error: BaseException) -> None:
+        """Ends all orders and tasks with an error. ``_failure`` or ``_is_closed`` is set, so none begins."""
+        queue, self._queue = list(self._queue), deque()
+        tasks = list(self._tasks.values())
+        for key in list(self._tasks):
+            self._release(key)
+        for order in (*queue, *(task.order for task in tasks if task.order is not None)):
+            order.end(error=error)
+        for task in tasks:
+            if task.order is None:
+                task.post(ExecutorFailed(error, task.job))
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends everything with an error that ends the search."""
+        if self._failure is None and not self._is_closed.is_set():
+            self._failure = error
+            self._end_all(error)
+
+    # ---- messages from workers; with the lock held
+
+    def _handle(self, key: str, task: EngineTask, worker: Any, message: Message) -> None:
+        order = task.order
+        match message:
+            case Taken():
+                task.worker = worker
+            case Started() | Reported():
+                self._n_unfit = 0
+                if order is not None:
+                    order.post(self._answerable(key, message))
+            case ExtraResult():
+                task.post(message)
+            case Finished(trial=trial):
+                self._end_order(key, task, trial)
+            case TrialLost(why=why, counts=counts):
+                task.job = None
+                error = None if why == "interrupted" else WorkerLostError(f"{why} (on {worker})", counts=counts)
+                self._end_order(key, task, None, error)
+            case TrialRequested():
+                task.requested_s = time.monotonic()
+                task.post(message)
+            case JobLeftWorker():
+                task.job = None
+                task.post(message)
+                if order is None:
+                    self._release(key)
+            case Answered(answer=answer):
+                self._end_order(key, task, answer)
+            case Refused(error=text):
+                self._end_order(key, task, None, ActionError(text))
+            case WorkerUnfit():
+                self._drop_unfit(key, worker, message)
+
+    def _end_order(self, key: str, task: EngineTask, result: Any, error: BaseException | None = None) -> None:
+        order, task.order = task.order, None
+        if task.job is None:
+            self._release(key)
+        if order is not None:
+            order.end(result, error)
+
+    def _answerable(self, key: str, event: Started | Reported) -> Event:
+        if not isinstance(event, Reported) or event.answer is None:
+            return event
+        return replace(event, answer=lambda stop: self._tell(key, "decide", event.trial, event.step, stop))
+
+    def _drop_unfit(self, key: str, worker: Any, message: WorkerUnfit) -> None:
+        """Lets a worker go that can't run trials; too many of them end the search."""
+        self._n_unfit += 1
+        self._exclude(worker)
+        if self._n_unfit >= MAX_UNFIT or (not self._may_grow and not self._n_places):
+            self._fail(self._unfit_error(worker, message))
+            return
+        self._note(f"worker {worker} leaves, because it can't run trials: {message.error}")
+        self._retire(worker)
+        self._lose(key, f"its worker {worker} can't run trials: {message.error}", counts=False)
+
+    def _unfit_error(self, worker: Any, message: WorkerUnfit) -> HeirloomError:
+        if message.is_mistake:
+            return ConfigurationError(message.error)
+        return SearchFailedError(
+            f"{self._n_unfit} workers in turn can't run trials; the last, {worker}: {message.error}"
+        )
+
+    # ---- what nobody tells
+
+    def _watch(self) -> None:
+        while not self._is_closed.wait(WATCH_S):
+            with self._lock:
+                self._check()
+                self._show_workers()
+                self._tell_busy(time.monotonic())
+
+    def _show_workers(self) -> None:
+        n, orders = self._n_places, len(self._queue) + len(self._tasks)
+        here = f"{n} worker{'s' * (n != 1)} for {self._slots} slot{'s' * (self._slots != 1)}"
+        wait = f"workers: {here}" if orders and not n else ""
+        if n != self._shown[0] and (n or self._shown[0] > 0):
+            self._note(here)
+        if wait != self._shown[1]:
+            self._show_wait(wait or None)
+        self._shown = n, wait
+
+    def _tell_busy(self, now_s: float) -> None:
+        """Tells the controller of trials without workers while jobs wait on workers.
+
+        Only it can dismiss a job.
+        """
+        n_waiting = len(self._queue) + max(0, len(self._tasks) - self._n_places)
+        placed = [task for task in self._tasks.values() if task.worker is not None]
+        waiting = [t for t in placed if t.requested_s is not None and now_s - t.requested_s > BUSY_S]
+        if n_waiting and waiting:
+            waiting[0].post(WorkersBusy(n_waiting, is_stuck=len(waiting) == len(placed)))
+
+
+def _name(content: Assignment | JobStart | Call) -> str:
+    match content:
+        case Assignment(trial=trial):
+            return f"trial-{trial.number:04d}-{trial.attempt}"
+        case JobStart(job=job):
+            return f"job-{job:04d}"
+    return f"{content.action}-{content.trial.number:04d}"

@@ -1,0 +1,190 @@
+"""Orders of a driver to one worker of an engine (Dask, Ray), and its messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from nas.core.errors import ActionError
+from nas.core.trial import Trial
+from nas.executors.engine_worker import EngineSpec, EngineWorker, PackedOrder, WorkerUnfit
+from nas.executors.events import Action, Event, Finished, JobLeftWorker, StopKind, TrialRequested
+from nas.training.messages import Assignment, JobStart
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An order to test or export a trial."""
+
+    action: Action
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A worker has begun a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeaves:
+    """A worker ends as planned: SIGTERM, its lifetime, or because it was asked to."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer of a test or export."""
+
+    answer: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The error of a test or export."""
+
+    error: str
+
+
+Message = Event | WorkerUnfit | Taken | WorkerLeaves | Answered | Refused
+
+
+@dataclass(slots=True)
+class Task:
+    """A task that runs on this worker, and its process."""
+
+    engine: EngineWorker
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when no more events of its job will come."""
+    attempt: threading.RLock = field(default_factory=threading.RLock)
+    """Held until the end of an attempt is sent: no request of its job overtakes it."""
+
+
+class EngineSession(ABC):
+    """The tasks of one driver on one worker, each in a warm process of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Task] = {}
+        self._idle: list[tuple[float, EngineWorker]] = []
+        """Warm processes with the time since which they are idle."""
+        self._departure: str | None = None
+        self.is_closed = False
+
+    @abstractmethod
+    def send(self, key: str | None, message: Message) -> None:
+        """Tells the driver; without a key, about the whole worker."""
+
+    @property
+    def index(self) -> int:
+        """The worker's number among those of its machine, which chooses its GPUs."""
+        return 0
+
+    def run(self, key: str, order: PackedOrder) -> None:
+        """Runs a task: an attempt, a job until it leaves, a test or an export."""
+        self.send(key, Taken())
+        try:
+            spec, content = order.unpack()
+            task = self._begin(key, spec)
+        except Exception as error:
+            self.send(key, WorkerUnfit.of(error))
+            return
+        try:
+            match content:
+                case Call():
+                    self.send(key, _answer(task.engine, content))
+                case JobStart():
+                    task.engine.resume(content, self._posting(key, task))
+                    task.ended.wait()
+                case Assignment():
+                    self._attempt(key, task, content)
+                    if spec.runtime.jobs_request_trials:
+                        task.ended.wait()
+        finally:
+            self._end(key, task)
+
+    def run_next(self, key: str, assignment: Assignment) -> None:
+        """Gives a job that waits on this worker its next trial."""
+        if (task := self._tasks.get(key)) is not None:
+            self._attempt(key, task, assignment)
+
+    def stop(self, key: str, trial: Trial, kind: StopKind) -> None:
+        """Asks an attempt to end."""
+        if (task := self._tasks.get(key)) is not None:
+            task.engine.stop(trial, kind)
+
+    def decide(self, key: str, trial: int, step: int, stop: bool) -> None:
+        """Answers a report."""
+        if (task := self._tasks.get(key)) is not None:
+            task.engine.decide(trial, step, stop)
+
+    def dismiss(self, key: str, job: int) -> None:
+        """Tells a job that there are no more trials."""
+        if (task := self._tasks.get(key)) is not None:
+            task.engine.dismiss(job)
+
+    def leave(self, why: str) -> None:
+        """Ends all trials and processes; the trials do not count as attempts."""
+        with self._lock:
+            is_first, self._departure = self._departure is None, why
+        if is_first:
+            self.send(None, WorkerLeaves(why))
+        self.close(why)
+
+    def close(self, why: str = "the driver has ended the session") -> None:
+        """Ends all trials and processes of this driver here."""
+        with self._lock:
+            self.is_closed = True
+            tasks, idle, self._idle = list(self._tasks.values()), self._idle, []
+        for task in tasks:
+            task.engine.leave(why)
+            task.ended.set()
+        for _, engine in idle:
+            engine.close()
+
+    def _begin(self, key: str, spec: EngineSpec) -> Task:
+        with self._lock:
+            engine = self._idle.pop()[1] if self._idle else None
+        task = Task(engine or EngineWorker(spec, index=self.index))
+        with self._lock:
+            self._tasks[key] = task
+        return task
+
+    def _end(self, key: str, task: Task) -> None:
+        with self._lock:
+            del self._tasks[key]
+            if not self.is_closed and not task.engine.has_left:
+                self._idle.append((time.monotonic(), task.engine))
+                return
+        task.engine.close()
+
+    def _attempt(self, key: str, task: Task, assignment: Assignment) -> None:
+        post = self._posting(key, task)
+        with task.attempt:
+            ended = task.engine.run(assignment, post)
+            if not isinstance(ended, Finished):  # its job has ended with it
+                task.ended.set()
+            post(ended)
+
+    def _posting(self, key: str, task: Task) -> Callable[[Event | WorkerUnfit], None]:
+        def post(event: Event | WorkerUnfit) -> None:
+            with task.attempt if isinstance(event, TrialRequested | JobLeftWorker) else nullcontext():
+                self.send(key, event)
+            if isinstance(event, JobLeftWorker | WorkerUnfit):
+                task.ended.set()
+
+        return post
+
+
+def _answer(engine: EngineWorker, call: Call) -> Message:
+    try:
+        return Answered(dict(engine.call(call.action, call.trial)))
+    except ActionError as error:
+        return Refused(str(error))
+    except Exception as error:
+        return WorkerUnfit.of(error)

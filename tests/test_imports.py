@@ -111,6 +111,8 @@ ALLOWED = {
         "nas/executors/engine_worker.py",
         "pickle",
     ): "messages between a driver and its Dask or Ray workers",
+    ("nas/executors/ray_driver.py", "recv"): "the pipe between a driver and the process that it has spawned itself",
+    ("nas/executors/ray_pool.py", "recv"): "its other end",
     ("nas/executors/supervisor.py", "recv"): "a socket's: the bytes of an order, a word of a fixed list",
     ("nas/executors/supervised_process.py", "recv"): "its other end",
     ("nas/search/imported_weights.py", "load"): "safetensors', a format of nothing but tensors",

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from nas.executors.remote.pool import Gate
     from nas.storage.blobs import BlobStore
 
-RunnerKind = Literal["debug", "threads", "processes", "dask", "remote", "simulated"]
-RUNNERS = ("debug", "threads", "processes", "dask", "remote", "simulated")
-WITH_PREFECT = frozenset({"threads", "processes", "dask", "remote"})
-KILLABLE = frozenset({"processes", "dask", "remote"})
-PLACES_GPUS = ("processes", "dask")
+RunnerKind = Literal["debug", "threads", "processes", "dask", "ray", "remote", "simulated"]
+RUNNERS = ("debug", "threads", "processes", "dask", "ray", "remote", "simulated")
+WITH_PREFECT = frozenset({"threads", "processes", "dask", "ray", "remote"})
+KILLABLE = frozenset({"processes", "dask", "ray", "remote"})
+PLACES_GPUS = ("processes", "dask", "ray")
 """Runners whose workers see different GPUs."""
 LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", "dask_cuda.LocalCUDACluster"})
 """Clusters whose workers run on the driver's machine and inherit its environment."""
@@ -82,6 +82,14 @@ class DaskCluster:
         return self.address is None and self.target in LOCAL_CLUSTERS
 
 
+@dataclass(frozen=True, slots=True)
+class RayAddress:
+    """The Ray cluster of ``runner=ray``."""
+
+    address: str | None
+    """``HOST:6379`` or ``auto`` for one that runs; None: Ray is started on this machine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Runner, slots and devices of a session.
@@ -105,6 +113,8 @@ class Machine:
     """Behavior of simulated workers, for ``runner=simulated``."""
     dask: DaskCluster | None = None
     """Cluster, for ``runner=dask``."""
+    ray: RayAddress | None = None
+    """Cluster, for ``runner=ray``."""
     gate: Gate | None = None
     """Address and token for workers, for ``runner=remote``."""
 
@@ -121,8 +131,10 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
     if runner == "remote":
         return _read_remote(values, slots or MAX_DEFAULT_SLOTS, n_threads, timeout_s)
     dask = read_dask(values) if runner == "dask" else None
-    if dask is not None and not dask.is_local:
-        return _read_cluster(values, dask, slots or MAX_DEFAULT_SLOTS, n_threads, timeout_s)
+    ray = read_ray(values) if runner == "ray" else None
+    if (dask is not None and not dask.is_local) or (ray is not None and ray.address is not None):
+        machine = _read_cluster(values, slots or MAX_DEFAULT_SLOTS, n_threads or 1, timeout_s)
+        return replace(machine, dask=dask, ray=ray)
     device, gpus = read_device(values["device"], values["gpus"])
     if len(gpus) > 1 and runner not in PLACES_GPUS:  # one process, one choice of GPUs
         if values["gpus"] != "all":
@@ -142,26 +154,24 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         gpus_per_trial=gpus_per_trial,
         workers=_read_workers(values),
         dask=dask,
+        ray=ray,
     )
 
 
-def _read_cluster(
-    values: Mapping[str, Any], dask: DaskCluster, slots: int, n_threads: int | None, timeout_s: float | None
-) -> Machine:
+def _read_cluster(values: Mapping[str, Any], slots: int, n_threads: int, timeout_s: float | None) -> Machine:
     """Returns the machine of a cluster, whose workers choose a device if none is set."""
     if values["gpus"] != "all":
         raise ConfigurationError(
-            f"gpus={values['gpus']}: must be all on a Dask cluster: CUDA_VISIBLE_DEVICES of each worker chooses"
+            f"gpus={values['gpus']}: must be all on a cluster: CUDA_VISIBLE_DEVICES of each worker chooses"
         )
     return Machine(
-        runner="dask",
+        runner=values["runner"]["kind"],
         slots=slots,
-        n_threads=n_threads or 1,
+        n_threads=n_threads,
         device=values["device"],
         gpus=(),
         trial_timeout_s=timeout_s,
         gpus_per_trial=_read_wanted_gpus(values) or 1.0,
-        dask=dask,
     )
 
 
@@ -193,6 +203,22 @@ def read_dask(values: Mapping[str, Any]) -> DaskCluster:
             f"runner.resources={resources!r}: must hold numbers greater than 0, such as {{GPU: 1}}"
         )
     return DaskCluster(address=address, target=target or "", arguments=arguments, adapt=adapt, resources=resources)
+
+
+def read_ray(values: Mapping[str, Any]) -> RayAddress:
+    """Returns the cluster of ``runner.address``.
+
+    Raises:
+        ConfigurationError: the address is invalid, or Ray is not installed.
+    """
+    if find_spec("ray") is None:
+        raise ConfigurationError("runner=ray: needs Ray. Run: pip install 'heirloom-nas[ray]'")
+    address = values["runner"].get("address")
+    if address not in (None, "auto") and not re.fullmatch(r"[^\s/]+:\d{1,5}", str(address)):
+        raise ConfigurationError(
+            f"runner.address={address}: must be HOST:6379 of a cluster's head, or auto. Run the search on a node of it."
+        )
+    return RayAddress(address)
 
 
 def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
@@ -393,6 +419,8 @@ def check_values(invocation: Invocation) -> None:
         read_gate(values)
     if runner == "dask":
         read_dask(values)
+    if runner == "ray":
+        read_ray(values)
     _read_gpus(values["device"], values["gpus"])
     _read_wanted_gpus(values)
     Budget(**values["budget"])
@@ -581,7 +609,8 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
             )
     has_gpu = machine.device == "cuda" if machine.workers is None else machine.workers.have_gpus
     if budget.gpu_hours is not None and not has_gpu:
-        remedy = "" if machine.gate is None else ". Add device=cuda, and every worker must have one."
+        is_elsewhere = machine.gate is not None or machine.device == "auto"
+        remedy = ". Add device=cuda, and every worker must have one." if is_elsewhere else ""
         remedy = remedy if machine.workers is None else ". Add runner.workers.have_gpus=true."
         where = machine.device if machine.workers is None else "simulated workers"
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU, but trials run on {where}{remedy}")

@@ -161,6 +161,10 @@ class Engine:
                 check_free(records, notify=tell)
         if (gate := context.machine.gate) is not None:
             gate.check()
+        if (ray := context.machine.ray) is not None and ray.address is not None:
+            from flows.engine.ray_cluster import check_address
+
+            check_address(ray.address)
         self.prepare(context.machine.runner)
         records.files.check_writable()
         claim_identity(records, prepared)

@@ -82,6 +82,10 @@ class SessionRun:
             from flows.engine.clusters import open_dask_pool
 
             return open_dask_pool(machine, self.runtime(), self.progress)
+        if machine.ray is not None:
+            from flows.engine.ray_cluster import open_ray_pool
+
+            return open_ray_pool(machine, self.runtime(), self.progress)
         if machine.runner != "processes":
             return InProcessPool(self.runtime(), self.context.records.files, self.pipeline.prepared.problem)
         from nas.executors.process_pool import ProcessPool

@@ -16,15 +16,18 @@ class LogFolder:
     """A temporary folder that is locked as long as this process lives.
 
     The system frees the lock of a killed process, and the next driver removes its folder.
+
+    Args:
+        parent: Where it goes; None: the system's place for temporary files.
     """
 
-    def __init__(self) -> None:
-        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    def __init__(self, parent: str | None = None) -> None:
+        for folder in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             _remove_if_stale(folder)
-        self.path, lock = _locked_folder()
+        self.path, lock = _locked_folder(parent)
         while not self.path.is_dir():  # another driver removed it before it was locked
             os.close(lock)
-            self.path, lock = _locked_folder()
+            self.path, lock = _locked_folder(parent)
         self._lock: int | None = lock
 
     def remove(self) -> None:
@@ -35,8 +38,8 @@ class LogFolder:
             self._lock = None
 
 
-def _locked_folder() -> tuple[Path, int]:
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+def _locked_folder(parent: str | None) -> tuple[Path, int]:
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     lock = os.open(path, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     return path, lock

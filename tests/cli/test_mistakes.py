@@ -111,7 +111,7 @@ MISTAKES = {
     "storage_in_memory_of_one": ((*TIMED, "storage=memory"), "exists in one process only, but runner=processes"),
     "unknown_runner": (
         (*TIMED, "runner=nope"),
-        "unknown runner nope: choose dask, debug, processes, remote, simulated, threads",
+        "unknown runner nope: choose dask, debug, processes, ray, remote, simulated, threads",
     ),
     "runner_of_a_cluster": (
         (*TIMED, "runner=slurm"),
@@ -119,6 +119,10 @@ MISTAKES = {
     ),
     "dask_address": ((*TIMED, "runner=dask", "runner.cluster.address=here"), "address='here': must be tcp://HOST:8786"),
     "dask_adapt": ((*TIMED, "runner=dask", "runner.adapt.most=3"), r"runner.adapt=.*most.*: must be null or"),
+    "ray_address": (
+        (*TIMED, "runner=ray", "runner.address=ray://there:10001"),
+        r"runner.address=ray://there:10001: must be HOST:6379 of a cluster's head, or auto",
+    ),
     "dask_resources": (
         (*TIMED, "runner=dask", "runner.resources.GPU=0"),
         r"resources=.*: must hold numbers greater than 0",

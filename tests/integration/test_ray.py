@@ -1,0 +1,103 @@
+"""Searches with ``runner=ray`` as commands: jobs, losses, an existing cluster, and ends without a process left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Command, records, resume_line, run, trials, until
+from tests.support.ray_nodes import RayNodes
+
+pytestmark = pytest.mark.slow
+
+EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2")
+RAY = ("runner=ray", "threads=1", "device=cpu", "finalists=1", "name=mine")
+PHASES = ("problem._target_=multi_phase_problem.MultiPhaseProblem", *RAY)
+PLAIN = ("+tuner=random", "problem._target_=timed_problem.TimedProblem", *RAY)
+
+
+def starts(search: Path) -> list[str]:
+    return sorted(path.name for path in (search / "trials").glob("*.start-*.json"))
+
+
+def actors(command: Command) -> list[int]:
+    """Returns the actors among a command's processes."""
+    found = []
+    for pid in command.leftovers():
+        path = Path(f"/proc/{pid}/cmdline")
+        if path.exists() and b"ray::HeirloomWorker" in path.read_bytes():
+            found.append(pid)
+    return found
+
+
+def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> None:
+    """Jobs, stops, inheritance, a final, its test and export; a killed actor costs an attempt, noticed within 5 s."""
+    search = here / "heirloom" / "mine"
+    plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=0.5")
+    with Command(here, *plan, PREFECT_API_URL=api_url) as command:
+        until(lambda: len(starts(search)) >= 3, what="the third trial")
+        os.kill(actors(command)[0], signal.SIGKILL)
+        killed_s = time.monotonic()
+        until(lambda: "was lost" in command.err, 5, what="the notice of the loss")
+        noticed_s = time.monotonic() - killed_s
+        done = command.wait()
+        left = command.leftovers()
+
+    found = trials(search)
+    assert done.status == 0, done.err
+    assert {t.state for t in found} <= {"COMPLETE", "STOPPED"}
+    assert sorted(t.attempt for t in found)[:-1] == [1] * 8
+    assert {t.job for t in found if t.stage == "search"} == {0, 1}
+    assert any((t.inherited or 0) > 0 for t in found)
+    assert "test: score" in done.out
+    assert (search / "best-0001.json").exists()
+    assert "2 workers for 2 slots" in done.err
+    assert re.search(r"(worker \S+ \(pid \d+\)|trial \d+) was lost", done.err)
+    assert "(raylet)" not in done.out + done.err
+    assert noticed_s < 5
+    assert not left
+
+
+def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url: str) -> None:
+    """Finished trials are kept and the line resumes; what a killed driver leaves, Ray's helpers too, ends in 10 s."""
+    search = here / "heirloom" / "mine"
+    plan = (*PLAIN, "slots=1", "budget.trials=9", "problem.seconds=1")
+    with Command(here, *plan, PREFECT_API_URL=api_url) as command:
+        until(lambda: len(starts(search)) >= 2, what="the second trial")
+        command.send(signal.SIGINT)
+        interrupted = command.wait(20)
+        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+    with Command(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url) as command:
+        until(lambda: "000001.start-2.json" in starts(search), what="the second trial's second attempt")
+        command.kill(to_group=False)
+        until(lambda: not command.leftovers(), 10, what="the end of all processes")
+
+    found = trials(search)
+    assert interrupted.status == 130
+    assert "1 finished trial kept" in interrupted.err
+    assert "told by TrialInterrupted" in records(search).log(1)
+    assert [(t.attempt, t.state) for t in found if t.is_finished] == [(1, "COMPLETE")]
+
+
+def test_two_jobs_share_the_one_worker_of_a_cluster(here: Path, api_url: str) -> None:
+    """With fewer workers than slots, a job that waits for its next trial makes room for trials without a worker."""
+    with RayNodes() as nodes:
+        nodes.join()
+        joined = {**nodes.environment, "PREFECT_API_URL": api_url}
+        plan = (*EVOLVED, *PHASES, f"runner.address={nodes.address}", "slots=2", "budget.trials=6")
+        done = run(here, *plan, **joined)
+        absent = run(here, *PLAIN, "runner.address=127.0.0.1:9", "name=absent", PREFECT_API_URL=api_url)
+
+    found = trials(here / "heirloom" / "mine")
+    assert done.status == 0, done.err
+    assert {t.state for t in found} == {"COMPLETE"}
+    assert {t.job for t in found if t.stage == "search"} == {0, 1}
+    assert "1 worker for 2 slots" in done.err
+    assert absent.status == 1
+    assert "runner.address=127.0.0.1:9: no Ray cluster answers" in absent.complaint
+    assert not (here / "heirloom" / "absent").exists()

@@ -1,0 +1,204 @@
+"""Attempts on the actors of a Ray cluster: nodes that join and vanish, lost and preempted workers, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.core.errors import ConfigurationError, SearchInterruptedError
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, State, Trial
+from nas.executors import engine_worker
+from nas.executors.engine_worker import EngineSpec
+from nas.executors.events import Event, Started
+from nas.executors.pool import WorkerLostError
+from nas.executors.ray_pool import RayCluster, RayPool
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import Assignment, RuntimeSpec
+from tests.support.commands import until
+from tests.support.problems import TroubleProblem
+from tests.support.ray_nodes import RayNodes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    """Yields a cluster; drivers learn of the loss of its head after 3 s, not 60."""
+    with pytest.MonkeyPatch.context() as patch, RayNodes(RAY_gcs_rpc_server_reconnect_timeout_s="3") as nodes:
+        for name, value in nodes.environment.items():
+            patch.setenv(name, value)
+        yield nodes
+
+
+class Shop:
+    """A pool on the cluster, and the records of a search in a folder."""
+
+    def __init__(self, root: Path, address: str | None, **spec: Any) -> None:
+        self.records = Records(open_root(str(root)))
+        self.notes: list[str] = []
+        self.waits: list[str | None] = []
+        self.events: list[Event] = []
+        values: dict[str, Any] = {"problem": Spec.of(TroubleProblem), "url": str(root), "options": {}, "session": 1}
+        self.pool = RayPool(
+            EngineSpec.of(RuntimeSpec(**{**values, **spec})),
+            1,
+            RayCluster(address=address),
+            note=self.notes.append,
+            show_wait=self.waits.append,
+        )
+        self.threads = ThreadPoolExecutor(4)
+
+    def start(self, number: int, do: str, seconds: int = 0, attempt: int = 1) -> Future[Trial | None]:
+        """Starts an attempt as a slot of the controller does."""
+        point = {"do": do, "seconds": seconds}
+        trial = Trial(number=number, index=number, proposal=Proposal(point=point), slot=0, attempt=attempt)
+        if attempt == 1:
+            self.records.propose(trial)
+        return self.threads.submit(self.pool.run, Assignment(trial), self.events.append)
+
+    def await_start(self, number: int, attempt: int = 1) -> int:
+        """Waits until the problem's code runs, and returns the process of the actor."""
+        until(lambda: any(isinstance(e, Started) and e.trial == number and e.attempt == attempt for e in self.events))
+        found = self.records.read(f"trials/{number:06d}.start-{attempt}.json")
+        assert found is not None
+        pid = int(found["pid"])
+        for _ in range(3):  # its keeper, its guard, the actor
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert "ray::HeirloomWorker" in Path(f"/proc/{pid}/cmdline").read_text()
+        return pid
+
+    def close(self) -> None:
+        self.pool.close()
+        self.threads.shutdown()
+
+
+@pytest.fixture
+def open_shop(nodes: RayNodes, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    opened: list[Shop] = []
+
+    def open_shop(**spec: Any) -> Shop:
+        opened.append(Shop(tmp_path / "search", nodes.address, **spec))
+        return opened[-1]
+
+    yield open_shop
+    for shop in opened:
+        shop.close()
+
+
+def lost(attempt: Future[Trial | None], timeout_s: float) -> WorkerLostError:
+    error = attempt.exception(timeout_s)
+    assert isinstance(error, WorkerLostError), error
+    return error
+
+
+def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:
+    """A trial waits for a node, is lost with it within 5 s, and runs again on the next."""
+    shop = open_shop()
+    first = shop.start(0, "report", seconds=100)
+    until(lambda: "workers: 0 workers for 1 slot" in shop.waits)
+    node = nodes.join()
+    shop.await_start(0)
+    node.kill()
+    why = lost(first, 5)
+    again = shop.start(0, "nothing", attempt=2)
+    nodes.join()
+    trial = again.result(120)
+
+    assert why.counts
+    assert "its worker" in str(why)
+    assert trial is not None
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert "1 worker for 1 slot" in shop.notes
+    assert shop.waits[-1] is None
+
+
+def test_a_killed_worker_is_replaced(open_shop: Callable[..., Shop]) -> None:
+    """kill -9 of an actor is noticed within 5 s and costs an attempt; SIGTERM costs none, and a new actor goes on."""
+    shop = open_shop()
+    whys = []
+    for number, sent in enumerate((signal.SIGKILL, signal.SIGTERM)):
+        running = shop.start(number, "report", seconds=100)
+        os.kill(shop.await_start(number), sent)
+        whys.append(lost(running, 5 if sent == signal.SIGKILL else 10))
+    trial = shop.start(2, "nothing").result(120)
+
+    assert [why.counts for why in whys] == [True, False]
+    assert "was lost" in str(whys[0])
+    assert "its worker got SIGTERM" in str(whys[1])
+    assert trial is not None
+    assert trial.state == State.COMPLETE
+
+
+def test_the_controller_never_waits_for_ray(open_shop: Callable[..., Shop]) -> None:
+    """With the process that talks to Ray stopped, calls of the controller return at once, and arrive later."""
+    shop = open_shop()
+    running = shop.start(0, "report", seconds=100)
+    shop.await_start(0)
+    pid = shop.pool.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        for _ in range(2000):
+            shop.pool.stop(Trial(number=0, index=0, proposal=Proposal(point={}), slot=0), "stop")
+        shop.pool.dismiss(0)
+        assert not shop.pool.has_job(0)
+        seconds = time.monotonic() - began_s
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    trial = running.result(30)
+
+    assert seconds < 1
+    assert trial is not None
+    assert trial.state == State.STOPPED
+
+
+@pytest.mark.parametrize("what", ["version", "records"])
+def test_unfit_workers_are_refused(
+    what: str, open_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of another version or without the driver's records leave; three in a row end the search."""
+    more: dict[str, Any] = {}
+    if what == "version":
+        monkeypatch.setattr(engine_worker, "versions", lambda: {"Heirloom": "9.9", "Python": "3.11"})
+    if what == "records":
+        more = {"url": str(tmp_path / "elsewhere")}
+    shop = open_shop(**more)
+    errors = [shop.start(0, "nothing", attempt=attempt).exception(120) for attempt in (1, 2, 3)]
+
+    expected = {
+        "version": "the driver has Heirloom 9.9, this worker ",
+        "records": "does not hold the driver's trial 0",
+    }
+    assert [type(error) for error in errors[:2]] == [WorkerLostError] * 2
+    assert isinstance(errors[2], ConfigurationError)
+    assert all(expected[what] in str(error) for error in errors)
+    assert sum("leaves, because it can't run trials" in note for note in shop.notes) == 2
+
+
+def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:
+    """Without a head nothing goes on: an interruption, after which the same command resumes. The last test here."""
+    shop = open_shop()
+    running = shop.start(0, "report", seconds=100)
+    shop.await_start(0)
+    nodes.head.kill()
+
+    with pytest.raises(SearchInterruptedError, match="the head of the Ray cluster was lost"):
+        running.result(60)
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A Ray that can't start ends the first trial with one line."""
+    shop = Shop(tmp_path / "search", "127.0.0.1:9")
+    error = shop.start(0, "nothing").exception(120)
+    shop.close()
+
+    assert "runner.address=127.0.0.1:9: " in str(error)

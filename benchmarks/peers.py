@@ -1,6 +1,6 @@
 """Cost of a trial in Heirloom and in other libraries: the same trials, slots and machine.
 
-    $ python benchmarks/peers.py                                              # about an hour
+    $ python benchmarks/peers.py                                              # hours
     $ python benchmarks/peers.py --counts 100 --only heirloom,optuna          # minutes
 
 Trials that train nothing give the milliseconds a trial, from the start of the first to the end of the last. Trials

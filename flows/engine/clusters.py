@@ -14,6 +14,7 @@ from nas.training.messages import RuntimeSpec
 if TYPE_CHECKING:
     from distributed import Client
 
+    from nas.executors.batch_jobs import BatchJobs
     from nas.executors.dask_pool import DaskPool
 
 CONNECT_TIMEOUT_S = 20.0
@@ -32,12 +33,12 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
 
     dask = machine.dask
     assert dask is not None  # read_machine saw to it
-    client = _connect(dask.address) if dask.address else _start(machine, runtime)
+    client, jobs = (_connect(dask.address), None) if dask.address else _start(machine, runtime)
 
     def show_wait(what: str | None) -> None:
         progress.waits_for = what
 
-    return DaskPool(
+    pool = DaskPool(
         EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
         client,
         slots=machine.slots,
@@ -46,6 +47,9 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
         note=progress.note,
         show_wait=show_wait,
     )
+    if jobs is not None:
+        jobs.watch(note=progress.note, fail=pool.fail)
+    return pool
 
 
 def _connect(address: str) -> Client:
@@ -59,9 +63,12 @@ def _connect(address: str) -> Client:
         ) from error
 
 
-def _start(machine: Machine, runtime: RuntimeSpec) -> Client:
+def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | None]:
+    """Starts the cluster; a batch system's jobs are to be watched."""
     import dask.config
     from distributed import Client
+
+    from nas.executors.batch_jobs import BatchJobs
 
     wishes = machine.dask
     assert wishes is not None
@@ -73,8 +80,9 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> Client:
             arguments["env"] = {**arguments.get("env", {}), **variables}
     cluster = Spec(wishes.target, arguments).build()
     client = Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+    jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
     if wishes.adapt is not None:
         cluster.adapt(**wishes.adapt)
     elif not wishes.is_local:  # ``scale`` would not replace a lost job
         cluster.adapt(minimum=machine.slots, maximum=machine.slots)
-    return client
+    return client, jobs

@@ -75,6 +75,11 @@ class DaskPool(EnginePool):
         client.loop.add_callback(self._refresh_workers)
         self._watcher.start()
 
+    def fail(self, error: BaseException) -> None:
+        """Ends everything with an error that ends the search; called by who watches the cluster."""
+        with self._lock:
+            self._fail(error)
+
     def close(self) -> None:
         """Ends all trials, and closes the client and its own cluster."""
         with self._lock:

@@ -72,6 +72,7 @@ def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url
         command.send(signal.SIGINT)
         interrupted = command.wait(20)
         until(lambda: not command.leftovers(), 5, what="the end of all processes")
+    log = records(search).log(1)
     with Command(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url) as command:
         until(lambda: "000001.start-2.json" in starts(search), what="the second trial's second attempt")
         command.kill(to_group=False)
@@ -80,7 +81,7 @@ def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url
     found = trials(search)
     assert interrupted.status == 130
     assert "1 finished trial kept" in interrupted.err
-    assert "told by TrialInterrupted" in records(search).log(1)
+    assert "told by TrialInterrupted" in log
     assert [(t.attempt, t.state) for t in found if t.is_finished] == [(1, "COMPLETE")]
 
 

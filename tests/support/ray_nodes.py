@@ -39,7 +39,7 @@ class RayNodes:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
-        self.address = f"{socket.gethostbyname(socket.gethostname())}:{port}"
+        self.address = f"127.0.0.1:{port}"
         self.nodes: list[SupervisedProcess] = []
         self.head = self._start("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
 

@@ -10,11 +10,16 @@ gets back ``("connected", resources)`` or ``("failed", kind, error)`` first, the
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
+
+PLANNED = "terminated expectedly"
+"""In Ray's explanation of a node that got SIGTERM or was drained."""
+_IDENTIFIERS = re.compile(r"\s*(?:class_name|actor_id|pid|namespace|ip): ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +81,8 @@ class RayDriver:
             self._actors[worker] = actor = self._new_actor.remote(self._start.path, self._start.folder)
             stream = actor.messages.options(num_returns="streaming").remote()
             threading.Thread(target=self._listen, args=(worker, stream), name="heirloom-ray", daemon=True).start()
-        elif worker in self._actors and what == "order":
-            self._actors[worker].order.remote(content)
-        elif worker in self._actors:
-            ray.kill(self._actors.pop(worker))
+        elif (known := self._actors.get(worker)) is not None:  # else it was lost meanwhile
+            known.order.remote(content) if what == "order" else ray.kill(known)
 
     def _listen(self, worker: int, stream: Any) -> None:
         """Passes on what an actor says. The end of its stream is its loss."""
@@ -91,9 +94,11 @@ class RayDriver:
             for reference in stream:
                 self._send("message", worker, ray.get(reference))
         except RayActorError as error:
-            why, counts = str(error), not error.preempted
+            why, counts = _reason(str(error)), not (error.preempted or PLANNED in str(error))
         except Exception as error:  # of the actor's own code
             why, counts = f"{type(error).__name__}: {error}", True
+        if (actor := self._actors.pop(worker, None)) is not None:
+            ray.kill(actor)  # it may be alive, and out of reach for a moment only
         self._send("lost", worker, why, counts)
 
     def _send(self, *message: Any) -> None:
@@ -102,6 +107,12 @@ class RayDriver:
                 self._connection.send(message)
             except OSError:
                 return  # the pool has closed its end, and ``run`` ends
+
+
+def _reason(text: str) -> str:
+    """Returns the telling lines of Ray's explanation of a loss."""
+    lines = [line for line in text.partition("Some common causes")[0].splitlines() if not _IDENTIFIERS.match(line)]
+    return " ".join(lines[1:] or lines)
 
 
 def _actor_class() -> Any:

@@ -76,7 +76,7 @@ class _Worker:
     task: str | None = None
 
     def __str__(self) -> str:
-        return self.name
+        return self.name or "(not started)"
 
 
 class RayPool(EnginePool):
@@ -201,17 +201,18 @@ class RayPool(EnginePool):
     def _lose_worker(self, number: int, why: str, counts: bool) -> None:
         """Replaces a worker that was lost or has left."""
         worker = self._workers.pop(number)
-        if not worker.name:
+        is_planned = worker.leaves is not None or not counts
+        if not worker.name and not is_planned:
             self._n_lost_at_start += 1
             if self._n_lost_at_start >= MAX_LOST_AT_START:
                 self._fail(ConfigurationError(f"runner=ray: workers can't start: {_shortened(why)}"))
                 return
-        verb = "was lost" if worker.leaves is None else "left"
+        verb = "left" if is_planned else "was lost"
         text = f"worker {worker} {verb}: {worker.leaves or _shortened(why)}"
         if not self._is_closed.is_set() and not worker.is_unfit:
             self._note(text)
         if worker.task is not None:
-            self._lose(worker.task, f"its {text}", counts=counts and worker.leaves is None)
+            self._lose(worker.task, f"its {text}", counts=not is_planned)
         self._start_worker()
 
     def _failed(self, kind: str, text: str) -> HeirloomError:

@@ -39,6 +39,11 @@ def nodes() -> Iterator[RayNodes]:
         yield nodes
 
 
+def parent(pid: int) -> int:
+    """Returns the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 class Shop:
     """A pool on the cluster, and the records of a search in a folder."""
 
@@ -72,7 +77,7 @@ class Shop:
         assert found is not None
         pid = int(found["pid"])
         for _ in range(3):  # its keeper, its guard, the actor
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            pid = parent(pid)
         assert "ray::HeirloomWorker" in Path(f"/proc/{pid}/cmdline").read_text()
         return pid
 
@@ -101,7 +106,7 @@ def lost(attempt: Future[Trial | None], timeout_s: float) -> WorkerLostError:
 
 
 def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:
-    """A trial waits for a node, is lost with it within 5 s, and runs again on the next."""
+    """A trial waits for a node, is lost with it within 5 s, and runs again on the next; SIGTERM costs no attempt."""
     shop = open_shop()
     first = shop.start(0, "report", seconds=100)
     until(lambda: "workers: 0 workers for 1 slot" in shop.waits)
@@ -109,14 +114,19 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) 
     shop.await_start(0)
     node.kill()
     why = lost(first, 5)
-    again = shop.start(0, "nothing", attempt=2)
+    again = shop.start(0, "report", seconds=100, attempt=2)
     nodes.join()
-    trial = again.result(120)
+    os.kill(parent(shop.await_start(0, attempt=2)), signal.SIGTERM)  # the node's raylet, as Slurm and Kubernetes do
+    planned = lost(again, 5)
+    last = shop.start(0, "nothing", attempt=3)
+    nodes.join()
+    trial = last.result(120)
 
-    assert why.counts
+    assert (why.counts, planned.counts) == (True, False)
     assert "its worker" in str(why)
+    assert "terminated expectedly: received SIGTERM" in str(planned)
     assert trial is not None
-    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 3)
     assert "1 worker for 1 slot" in shop.notes
     assert shop.waits[-1] is None
 

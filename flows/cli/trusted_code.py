@@ -26,7 +26,8 @@ def trusted_spec(
 
     A record gives only what can be no path, URL, file-system option or code. The rest is named on the command line:
 
-    * Of Heirloom's classes: ``code_arguments``, and ``data_arguments`` that hold text, unless they are the defaults.
+    * Of Heirloom's classes: ``code_arguments``, and ``data_arguments`` and ``foreign_arguments`` that hold text,
+      unless they are the defaults.
     * Of other classes: all arguments that hold text, because their use is not known.
 
     With ``trust=true`` a record gives all but chained URLs and file-system options.
@@ -61,8 +62,8 @@ def trusted_spec(
     else:
         refused = _untrusted(spec, unnamed)
     if refused:
-        is_code, is_own = bool(refused & _declared("code", spec)), target.startswith("nas.")
-        kind, does = ("code", "runs") if is_code else ("data", "reads") if is_own else ("text", "gets")
+        is_code, is_data = (bool(refused & _declared(kind, spec)) for kind in ("code", "data"))
+        kind, does = ("code", "runs") if is_code else ("data", "reads") if is_data else ("text", "gets")
         raise ConfigurationError(
             f"{by} names {kind} that its {group} {does}, but {lacks} is not trusted with {kind}: "
             f"add {' '.join(_words(group, spec, unnamed, refused))}{'' if is_trusted else ' or trust=true'}"
@@ -95,15 +96,15 @@ def _untrusted(spec: Spec, arguments: Mapping[str, Any]) -> set[str]:
     """Returns the arguments that only a command line may give."""
     if not spec.target.startswith("nas."):
         return {key for key, value in arguments.items() if _holds_text(value)}
-    code, data = _declared("code", spec), _declared("data", spec)
+    named = arguments.keys() & _declared("code", spec)
+    named |= {key for key in arguments.keys() & _declared("data", spec) if _holds_text(arguments[key])}
+    named |= {key for key in arguments.keys() & _declared("foreign", spec) if _passes_text(arguments[key])}
     parameters = inspect.signature(spec.find()).parameters
-    is_default = {key: key in parameters and parameters[key].default == value for key, value in arguments.items()}
-    named = {key for key, value in arguments.items() if key in code or (key in data and _holds_text(value))}
-    return {key for key in named if not is_default[key]}
+    return {key for key in named if key not in parameters or parameters[key].default != arguments[key]}
 
 
 def _declared(kind: str, spec: Spec) -> frozenset[str]:
-    """Returns the arguments of one of Heirloom's own classes that are ``code`` or ``data``."""
+    """Returns the arguments of one of Heirloom's own classes that are ``code``, ``data`` or ``foreign``."""
     found: frozenset[str] = frozenset()
     return getattr(spec.find(), f"{kind}_arguments", found) if spec.target.startswith("nas.") else found
 
@@ -123,6 +124,11 @@ def _holds_text(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds_text, value))
     return isinstance(value, str) or (isinstance(value, Mapping) and bool(value))
+
+
+def _passes_text(value: object) -> bool:
+    """Returns whether one of the keyword arguments for other code holds text."""
+    return any(map(_holds_text, value.values())) if isinstance(value, Mapping) else _holds_text(value)
 
 
 def _opens_more(value: object) -> bool:

@@ -181,6 +181,16 @@ def check_int(name: str, value: object, least: int, most: int | None = None) -> 
         raise ConfigurationError(f"{name}={value!r}: must be a whole number {allowed}{remedy}")
 
 
+def check_bool(name: str, value: object) -> None:
+    """Checks that a value is true or false.
+
+    Raises:
+        ConfigurationError: it is not; a text counts as true in Python.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={short_repr(value)}: must be true or false")
+
+
 def check_seed(name: str, value: object, n_bits: int = 64) -> None:
     """Checks that a value is an unsigned integer of ``n_bits``, as random generators take it.
 

@@ -89,6 +89,11 @@ class Problem(ABC):
 
     They are taken from the command line, never from a record or a driver.
     """
+    foreign_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Arguments passed on to code that is not Heirloom's, such as a template.
+
+    Text in them is taken from the command line, never from a record or a driver.
+    """
     label: str = ""
     """The last part of a search's default name, if the class name alone says little."""
     about: Mapping[str, str] = {}

@@ -43,6 +43,8 @@ class Tuner(ABC):
     """Constructor arguments that are code or paths of code: never taken from a record alone."""
     has_fixed_order: ClassVar[bool] = False
     """Whether proposal n is the n-th point of a list, whatever the results are."""
+    foreign_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Arguments passed on to code that is not Heirloom's: no text in them is taken from a record alone."""
     chosen: Spec | None = None
     """The tuner that this one delegates to, if it chose one; part of the search's identity."""
     n_refused: int = 0

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.lineage import Lineage
@@ -57,6 +57,8 @@ class OptunaTuner(DonorTuner):
     Raises:
         ConfigurationError: Optuna is not installed, or refuses the options.
     """
+
+    foreign_arguments: ClassVar[frozenset[str]] = frozenset({"options"})
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_int, closest_names
+from nas.core.validation import check_bool, check_int, closest_names
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner
@@ -77,6 +77,7 @@ class PbtTuner(Tuner):
             raise ConfigurationError(f"factor={factor!r}: must be a number over 1 and at most 10")
         if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
             raise ConfigurationError(f"perturbed={perturbed!r}: must be a list of names, or null")
+        check_bool("tuner.synchronous", synchronous)
         if perturbed is not None:
             _check_perturbed(space, perturbed)
         self.population_size = population_size

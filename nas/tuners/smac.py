@@ -11,7 +11,7 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -48,6 +48,8 @@ class SmacTuner(DonorTuner):
     Raises:
         ConfigurationError: SMAC3 is not installed, or refuses the options.
     """
+
+    foreign_arguments: ClassVar[frozenset[str]] = frozenset({"options"})
 
     def __init__(
         self,

@@ -53,6 +53,22 @@ WRAPPERS = ("ConstrainedTuner", "InitialTuner", "_RecordingTuner")
 PICKLE = 'c__builtin__\nexec\n(S\'open("hostile-canary", "w")\'\ntR.'
 
 
+POINTS = "points are data that each trial gets"
+COLUMNS = "names of columns, which are looked up in a table"
+OWN_TEXT: dict[str, dict[str, str]] = {
+    "BatchTuner": {"points": POINTS},
+    "Cifar10Problem": {"rules": "checked by name"},
+    "DigitsProblem": {"rules": "checked by name"},
+    "FashionMnistProblem": {"rules": "checked by name"},
+    "NniProblem": {"space": POINTS},
+    "NniTuner": {"search_space": POINTS, "parents": "names of parameters in points"},
+    "RepeatingTuner": {"arguments": "checked by name"},
+    "TabularProblem": dict.fromkeys(("metrics", "parameters", "letters", "known", "tests", "seconds"), COLUMNS),
+    "WeightsFileProblem": {"name": POINTS},
+}
+"""Arguments that a record may give with any text, or as any object, and why they do no harm."""
+
+
 class Watch:
     """Audit events of this process that a hostile value could have caused, while it is on."""
 
@@ -144,7 +160,6 @@ def baseline(class_: type, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns valid arguments of a class: those in a record, and those on a command line."""
     recorded: dict[str, dict[str, Any]] = {
         "BatchTuner": {"points": [{"x": 1}]},
-        "NniTuner": {"class_name": "Tuner"},
         "RepeatingTuner": {"builtin": "TPE"},
         "TabularProblem": {"metrics": {"accuracy": {"column": "a"}}, "parameters": ["b"]},
         "WeightsFileProblem": {"name": "x"},
@@ -153,7 +168,7 @@ def baseline(class_: type, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "Cifar10Problem": {"data_file": f"{data}/file.npz"},
         "FashionMnistProblem": {"data_root": str(data)},
         "NniProblem": {"command": "true"},
-        "NniTuner": {"class_file": "tuner.py"},
+        "NniTuner": {"class_file": "tuner.py", "class_name": "Tuner"},
         "RafikiProblem": {"file": f"{data}/linear.py", **dict.fromkeys(("train_data", "val_data"), str(data))},
         "TabularProblem": {"table": f"{data}/table.csv"},
         "WeightsFileProblem": {"file": f"{data}/weights.safetensors"},
@@ -188,13 +203,51 @@ def test_hostile_arguments_do_nothing(class_: type, watch: Watch, data: Path, tm
     recorded, named = baseline(class_, data)
     build(class_, recorded, named)  # else a hostile value of one argument is refused for another one
     before = everything(data)
+    accepted = set()
     for argument in arguments_of(class_):
         others = {key: value for key, value in named.items() if key != argument}
         for value in hostile_values(data):
             with watch.on(), suppress(HeirloomError):
                 build(class_, {**recorded, argument: value}, others)
+                accepted |= {argument} if CANARY in repr(value) else set()
             assert watch.seen == [], f"{argument}={value!r}"
     assert everything(data) == before
+    assert accepted <= OWN_TEXT.get(class_.__name__, {}).keys()
+
+
+DECLARED = ("data_arguments", "code_arguments", "foreign_arguments")
+
+
+@pytest.mark.parametrize("class_", BUILT, ids=lambda class_: class_.__name__)
+def test_arguments_of_any_kind_are_declared(class_: type) -> None:
+    """An argument that may hold anything is data, code or for foreign code, or this file says who reads it."""
+    parameters = inspect.signature(class_).parameters
+    anything = {name for name in arguments_of(class_) if "Any" in str(parameters[name].annotation)}
+    declared = {name for kind in DECLARED for name in getattr(class_, kind, ())}
+
+    assert anything - declared <= OWN_TEXT.get(class_.__name__, {}).keys()
+    assert declared <= parameters.keys() | {"data_root"}
+
+
+FOREIGN = [(class_, name) for class_ in BUILT for name in sorted(getattr(class_, "foreign_arguments", ()))]
+
+
+@pytest.mark.parametrize(("class_", "argument"), FOREIGN, ids=[f"{c.__name__}.{name}" for c, name in FOREIGN])
+def test_foreign_code_gets_only_numbers_from_a_record(class_: type, argument: str) -> None:
+    """Text for a template, a tuner or a library comes from the command line or with trust=true; numbers may not."""
+    group = "problem" if issubclass(class_, Problem) else "tuner"
+
+    def spec(value: object, *, trust: bool = False, **named: object) -> dict[str, Any]:
+        stored = {"target": f"{class_.__module__}.{class_.__qualname__}", "arguments": {argument: value}}
+        return trusted_spec(group, stored, Invocation({"trust": trust, group: named})).arguments
+
+    refusal = rf"names text that its {group} gets, .*: add '?{group}\.{argument}="
+    for text in ({"x": CANARY}, {"x": [1, CANARY]}, {"x": {"y": 1}}, [["x", 1]], CANARY):
+        with pytest.raises(ConfigurationError, match=refusal):
+            spec(text)
+        assert spec(text, trust=True) == spec({}, **{argument: text}) == {argument: text}
+    for plain in ({"x": 1, "y": [0.5, True]}, {}, None):
+        assert spec(plain) == {argument: plain}
 
 
 def test_hostile_arguments_would_do_something(watch: Watch, data: Path) -> None:

@@ -64,11 +64,15 @@ def replacement_spec(name: str, arguments: Mapping[str, Any]) -> Spec:
     """Returns the tuner that replaces a builtin one, with these arguments.
 
     Raises:
-        ConfigurationError: there is no such builtin tuner.
+        ConfigurationError: there is no such builtin tuner, or ``tuner_spec`` does not give it such an argument.
     """
     if name not in _TUNERS:
         raise ConfigurationError(f"builtin={name!r}: must be one of {', '.join(_TUNERS)}")
-    return Spec(_TUNERS[name].target, dict(arguments))
+    replacement = _TUNERS[name]
+    known = {*replacement.arguments, *replacement.names.values()}
+    if unknown := sorted(map(str, arguments.keys() - known)):
+        raise ConfigurationError(f"arguments.{unknown[0]}: must be one of {', '.join(sorted(known)) or 'none'}")
+    return Spec(replacement.target, dict(arguments))
 
 
 def stopper_spec(choice: TunerChoice) -> Spec:
@@ -145,7 +149,7 @@ _TUNERS: Mapping[str, _Replacement] = {
     ),
     "SMAC": _Replacement("nas.tuners.smac.SmacTuner", ignored=("config_dedup",)),
     "GridSearch": _Replacement("nas.tuners.grid.GridTuner"),
-    "BatchTuner": _Replacement("nas.tuners.batch.BatchTuner"),
+    "BatchTuner": _Replacement("nas.tuners.batch.BatchTuner", {"points": ()}),
     "MetisTuner": _Replacement(
         "nas.tuners.metis.MetisTuner",
         names={"cold_start_num": "n_initial_points"},

@@ -21,7 +21,7 @@ from nas.compat.nni.tuner_calls import check_job_id
 from nas.compat.nni.unrestricted_space import UnrestrictedSpace
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric
-from nas.core.validation import short_repr
+from nas.core.validation import check_bool, short_repr
 from nas.spaces.parameters.nni_json import load_nni_space
 from nas.training.job import Job
 from nas.training.problem import Problem
@@ -78,6 +78,7 @@ class NniProblem(Problem):
     ) -> None:
         if not isinstance(space, Mapping | None):  # a path would be read
             raise ConfigurationError(f"problem.space={short_repr(space)}: must be an object, or null")
+        check_bool("problem.multi_phase", multi_phase)
         self.metrics = (Metric("default", optimize_mode),)
         self.space = UnrestrictedSpace() if space is None else load_nni_space(space)
         self.scores_optional = space is None

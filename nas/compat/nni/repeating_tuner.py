@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nas.compat.nni.builtins import replacement_spec
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import short_repr
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
 
@@ -37,6 +39,8 @@ class RepeatingTuner(Tuner):
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
+        if not isinstance(arguments, Mapping | None):
+            raise ConfigurationError(f"tuner.arguments={short_repr(arguments)}: must be an object, or null")
         self.tuner: Tuner = replacement_spec(builtin, arguments or {}).build(space, metrics, seed=seed)
 
     @property

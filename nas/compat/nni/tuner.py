@@ -23,9 +23,11 @@ from nas.compat.nni.tuner_calls import (
     result_text,
 )
 from nas.compat.nni.tuner_client import TunerClient
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_bool
 from nas.spaces.space import Space
 from nas.training.code_digests import imported_files
 from nas.tuners.base import STOP, WAIT, Answer
@@ -70,7 +72,8 @@ class NniTuner(StatefulTuner):
     data_arguments: ClassVar[frozenset[str]] = frozenset(
         {"folder", "output_dir", "search", "slots", "max_jobs", "wait_timeout_s"}
     )
-    code_arguments: ClassVar[frozenset[str]] = frozenset({"class_file", "code_dir"})
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"class_file", "class_name", "code_dir"})
+    foreign_arguments: ClassVar[frozenset[str]] = frozenset({"class_args"})
 
     def __init__(
         self,
@@ -95,6 +98,14 @@ class NniTuner(StatefulTuner):
         wait_timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
+        for name, value in (
+            ("multi_thread", multi_thread),
+            ("multi_phase", multi_phase),
+            ("include_intermediate", include_intermediate),
+        ):
+            check_bool(f"tuner.{name}", value)
+        if not all(isinstance(value, Mapping | None) for value in (class_args, search_space)):
+            raise ConfigurationError("tuner.class_args and tuner.search_space: must be objects, or null")
         self.class_file = class_file
         self.class_name = class_name
         self.code_dir = code_dir

@@ -56,6 +56,7 @@ class RafikiProblem(Problem):
     metrics = (Metric("score"),)
     code_arguments: ClassVar[frozenset[str]] = frozenset({"file"})
     data_arguments: ClassVar[frozenset[str]] = frozenset({"file", "train_data", "val_data", "test_data", "queries"})
+    foreign_arguments: ClassVar[frozenset[str]] = frozenset({"train_args", "knobs"})
     data_files: ClassVar[frozenset[str]] = frozenset({"train_data", "val_data", "test_data"})
 
     def __init__(

@@ -9,7 +9,7 @@ from copy import copy
 from functools import cached_property
 from typing import overload
 
-from nas.core.errors import CorruptError, TrialNotFoundError
+from nas.core.errors import TrialNotFoundError
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Donor, State, Trial
@@ -135,32 +135,15 @@ def restore_log(
     recorded but that are missing now are left out (``missing_results``).
 
     Args:
-        in_stage: The trials of one stage, by number.
+        in_stage: The trials of one stage, by number, as ``Records.load`` has checked them.
         deterministic: Whether the search is deterministic.
         key: Returns the key of a point.
-
-    Raises:
-        CorruptError: a proposal recorded results that did not exist at that time, or twice.
     """
-    finished = {t.number: t for t in in_stage if t.is_finished}
-    listed: dict[int, None] = {}
-    before: dict[int, None] = {}
-    indices: dict[int, int] = {}
-    n_proposed = 0
-    for trial in in_stage:
-        news = dict.fromkeys(trial.learned)
-        is_news = len(news) == len(trial.learned) and news.keys() <= before.keys() - listed.keys()
-        index = n_proposed if trial.retry_of is None else indices.get(trial.retry_of)
-        n_proposed += trial.retry_of is None
-        indices[trial.number] = trial.index
-        if not is_news or trial.index != index or (trial.retry_of is not None and news):
-            path = f"trials/{trial.number:06d}.proposal.json"
-            raise CorruptError(f"{path} does not follow from the proposals before it and their results")
-        listed |= news
-        before[trial.number] = None
     if deterministic:
         log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage), key=key)
     else:
+        finished = {t.number: t for t in in_stage if t.is_finished}
+        listed = {number: None for trial in in_stage for number in trial.learned}
         rest = [t for t in finished.values() if t.number not in listed]
         rest.sort(key=lambda t: (t.finished or 0.0, t.number))
         log = LineageLog([*(finished[number] for number in listed if number in finished), *rest], key=key)

@@ -14,11 +14,12 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.trial import Trial
 from nas.core.validation import checked_int, path_in_errors
 from nas.storage.blobs import BlobStore
+from nas.storage.lineage_checks import lineage_faults
 from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
 from nas.storage.record_size import ERROR_BYTES, shorten
 from nas.storage.search_records import check_collection, check_header, check_session, check_test, code_id
 from nas.storage.trial_log import earlier_log_path, log_path
-from nas.storage.trial_records import MAX_POINT_VALUES, check_order, check_start, n_values, trial_from_records
+from nas.storage.trial_records import MAX_POINT_VALUES, check_start, n_values, trial_from_records
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
@@ -56,6 +57,7 @@ class Records:
 
     def __init__(self, files: BlobStore) -> None:
         self.files = files
+        self._stages: tuple[str, ...] | None = None
         self._deleted_by: dict[str, frozenset[int]] = {}  # by record name; a record never changes
 
     def publish(self, path: str, record: Mapping[str, Any]) -> None:
@@ -223,12 +225,17 @@ class Records:
                     proposals[number] = late
                 proposal, result = proposals[number], results.get(number)
                 trials.append(self._trial(number, proposal, result, weights_deleted=number in weights_deleted))
-            for trial in trials:
-                with path_in_errors(self.url_of(_proposal_path(trial.number))):
-                    check_order(trial)
+            for fault in lineage_faults(trials, self._stage_names()):
+                raise fault.error(self.files.url)
             if any(trial.code is not None for trial in trials):
                 trials = self._marked_outdated(trials)
         return trials, self._starts({t.number for t in trials if not t.is_finished})
+
+    def _stage_names(self) -> tuple[str, ...] | None:
+        """Returns the names of the plan's stages, or None if there is no ``search.json``."""
+        if self._stages is None and (header := self.header()) is not None:
+            self._stages = tuple(stage["name"] for stage in header["identity"]["policy"])
+        return self._stages
 
     def _marked_outdated(self, trials: list[Trial]) -> list[Trial]:
         """Returns the trials, those that did not run the newest session's code marked."""
@@ -278,7 +285,7 @@ class Records:
         return records
 
     def _missing_proposal(self, number: int) -> CorruptError:
-        return CorruptError(f"the proposal of trial {number} is missing in {self.files.url}/trials")
+        return CorruptError(f"{self.url_of(_proposal_path(number))} is missing. Restore it from a backup")
 
     def publish_collection(self, record: Mapping[str, Any]) -> int:
         """Records that the weights of ``record["trials"]`` are deleted. Returns the record's number.

@@ -170,21 +170,6 @@ def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_order(trial: Trial) -> None:
-    """Checks that a proposal names earlier trials only.
-
-    Raises:
-        CorruptError: it names itself or a later one.
-    """
-    donors = [donor for donor in trial.proposal.weight_donors if isinstance(donor, int)]
-    retried = [] if trial.retry_of is None else [trial.retry_of]
-    if max((*trial.parents, *donors, *trial.learned, *retried), default=-1) >= trial.number:
-        raise CorruptError(
-            f"parents {short_repr(trial.parents)}, donors {short_repr(donors)}, learned {short_repr(trial.learned)} "
-            f"and retry_of {retried} must be earlier trials"
-        )
-
-
 def check_start(record: Mapping[str, Any], number: int, attempt: int) -> None:
     """Checks ``trials/000042.start-1.json``.
 

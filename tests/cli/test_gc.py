@@ -65,7 +65,9 @@ def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] 
                 donor=number - 1 if number else None,
             )
         )
-    full = trial(n, parents=[n - 1], donors=(), score=0.95, stage="final", checkpoint=real_checkpoint(stored.files, n))
+    full = trial(
+        n, parents=[n - 1], donors=(), score=0.95, stage="final", index=0, checkpoint=real_checkpoint(stored.files, n)
+    )
     return write_search(root, name, [*line, full], identity={"tuner": tuner})
 
 

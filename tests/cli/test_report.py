@@ -388,7 +388,11 @@ def test_last_is_the_newest_activity(tmp_path: Path) -> None:
 def test_winner(tmp_path: Path) -> None:
     """The best of the last stage wins, whatever the search stage's scores; a stopped trial never wins."""
     stopped: dict[str, Any] = {"state": State.STOPPED}
-    trials = [trial(0, score=0.9), trial(1, score=0.99, **stopped), trial(2, parents=(0,), score=0.8, stage="final")]
+    trials = [
+        trial(0, score=0.9),
+        trial(1, score=0.99, **stopped),
+        trial(2, parents=(0,), score=0.8, index=0, stage="final"),
+    ]
     write_search(tmp_path, "done", trials)
     write_search(tmp_path, "begun", trials[:2])
 

@@ -87,7 +87,15 @@ def evolved(n: int, *, seed: int = 0, population: int = 12) -> list[Trial]:
     best = sorted((t for t in trials if t.state == State.COMPLETE), key=lambda t: -t.metrics["accuracy"])[:2]
     for number, finalist in enumerate(best, start=n - 2):
         full = trial(number, parents=(finalist.number,), donors=(), score=finalist.metrics["accuracy"] + 0.0005)
-        trials.append(replace(full, stage="final", generation=finalist.generation + 1, checkpoint=_checkpoint(number)))
+        trials.append(
+            replace(
+                full,
+                index=number - n + 2,
+                stage="final",
+                generation=finalist.generation + 1,
+                checkpoint=_checkpoint(number),
+            )
+        )
     return trials
 
 

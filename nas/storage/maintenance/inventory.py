@@ -6,6 +6,7 @@ match or its content is invalid.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +15,11 @@ from typing import Any
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError, StorageError
-from nas.core.lineage import restore_log
 from nas.core.reference import Reference, references
 from nas.core.trial import State, Trial
 from nas.core.validation import short_repr
 from nas.storage.blobs import BlobStore
+from nas.storage.lineage_checks import lineage_faults
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.maintenance.tensor_ranges import tensor_ranges
 from nas.storage.record_format import FORMAT, decode_record
@@ -31,7 +32,7 @@ from nas.storage.search_records import (
     check_session,
     check_test,
 )
-from nas.storage.trial_records import check_order, check_resume_state, check_start, trial_from_records
+from nas.storage.trial_records import check_resume_state, check_start, trial_from_records
 
 MAX_MISSING = 1000
 """Maximum number of missing records reported per series."""
@@ -82,6 +83,7 @@ class _Reader:
         self._files = files
         self._inventory = Inventory()
         self._present: set[str] = set()
+        self._stages: list[str] | None = None
         self._expected: dict[str, tuple[str, tuple[int, ...]]] = {}  # path -> reason, trials
 
     def read(self) -> Inventory:
@@ -90,8 +92,8 @@ class _Reader:
         starts = self._starts()
         self._search()
         self._trials(proposals, results, self._weights_deleted())
+        self._check_lineage()
         self._expect_trials(starts)
-        self._check_order()
         ended = self._sessions(starts)
         self._expect_results_of_manifests(starts, ended)
         for number in self._numbered("tests", ".json", check_test):
@@ -207,8 +209,10 @@ class _Reader:
 
     def _search(self) -> None:
         self._expect("search.json", "every search has one")
-        if (content := self._content("search.json")) is not None:
-            self._parse("search.json", content, check=_check_search)
+        if (content := self._content("search.json")) is None:
+            return
+        if (record := self._parse("search.json", content, check=_check_search)) is not None:
+            self._stages = [stage["name"] for stage in record["identity"]["policy"]]
 
     def _weights_deleted(self) -> set[int]:
         """Returns the trials whose weights were deleted."""
@@ -243,25 +247,20 @@ class _Reader:
         self, path: str, number: int, proposal: Mapping[str, Any], result: Mapping[str, Any] | None = None
     ) -> Trial | None:
         try:
-            trial = trial_from_records(proposal, result, number=number)
-            check_order(trial)
-            return trial
+            return trial_from_records(proposal, result, number=number)
         except CorruptError as error:
             reason = str(error.__cause__ or error)
             self._add_damage(path, "corrupt", f"not a valid trial record: {reason}", (number,))
             return None
 
-    def _check_order(self) -> None:
-        """Checks that each proposal follows from those before it, as a resumed search does."""
-        trials = [trial for _, trial in sorted(self._inventory.trials.items())]
-        if [trial.number for trial in trials] != list(range(len(trials))) or self._inventory.damages:
-            return  # the order can't be known
-        for stage in {trial.stage: None for trial in trials}:
-            try:
-                restore_log([trial for trial in trials if trial.stage == stage], deterministic=False)
-            except CorruptError as error:
-                path = str(error).partition(" ")[0]
-                self._add_damage(path, "corrupt", str(error), (int(path.partition("/")[2][:6]),))
+    def _check_lineage(self) -> None:
+        """Checks the trials up to the first missing proposal as a reader does; drops those with false proposals."""
+        trials = self._inventory.trials
+        known = [trials[number] for number in itertools.takewhile(trials.__contains__, itertools.count())]
+        for fault in lineage_faults(known, self._stages):
+            self._add_damage(fault.path, "corrupt", fault.text, (fault.trial,))
+            if fault.record == "proposal":
+                trials.pop(fault.trial, None)
 
     def _expect_trials(self, starts: Mapping[int, object]) -> None:
         """Expects all proposals, and the results that other trials used."""

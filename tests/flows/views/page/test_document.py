@@ -412,9 +412,10 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
     trials = [
         trial(0, score=0.5, metrics={"accuracy": 0.5, ATTACK: 1.0}, point={ATTACK: ATTACK, "deep": {"list": [ATTACK]}}),
         replace(trial(1, parents=(0,)), state=State.FAILED, error=ATTACK),
-        trial(2, score=0.6, stage=ATTACK),
+        trial(2, parents=(0,), score=0.6, index=0, stage=ATTACK),
     ]
-    identity = {"tuner": {"target": f"x.{ATTACK}Tuner", "arguments": {ATTACK: ATTACK}}}
+    stages = [{"name": name, "policies": [], "warm": False} for name in ("search", ATTACK)]
+    identity = {"tuner": {"target": f"x.{ATTACK}Tuner", "arguments": {ATTACK: ATTACK}}, "policy": stages}
     snapshot = snapshot_of(trials, tmp_path, identity=identity, tests={0: {"error": ATTACK}})
     page = lineage_page(replace(snapshot, name=ATTACK, winner=trials[0], best={"trial": 0, "export": ATTACK}))
 

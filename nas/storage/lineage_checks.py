@@ -89,8 +89,9 @@ def _place(trial: Trial, trials: Sequence[Trial], stages: Sequence[str]) -> str:
     place = stages.index(trial.stage)
     before = stages[max(place - 1, 0)]
     sources = (*trial.parents, *_numbers(trial.proposal.weight_donors))
-    if wrong := [number for number in sources if trials[number].stage != before]:
-        return f"parents and donors of stage {short_repr(trial.stage)} must be trials of {before}, not {wrong[:5]}"
+    if wrong := list(dict.fromkeys(number for number in sources if trials[number].stage != before)):
+        allowed = f"must be trials of stage {short_repr(before)}, not {wrong[:5]}"
+        return f"parents and donors of stage {short_repr(trial.stage)} {allowed}"
     if place and (len(trial.parents) != 1 or {*trial.proposal.weight_donors} - {*trial.parents}):
         return f"a trial of stage {short_repr(trial.stage)} must have one parent, and no other donor"
     return ""

@@ -134,7 +134,7 @@ class TestDryRun:
         """Files without a record are listed by path, but not files that may still be written."""
         search = root / "mine"
         stored = write(root, n=2)
-        stored.propose(trial(3, state=State.WAITING, score=None))
+        stored.propose(trial(3, index=2, state=State.WAITING, score=None))
         old = ("packs/.tmp-0123", "packs/000003-aa.safetensors", "best/000002-aa/model.safetensors")
         young = ("packs/.tmp-4567", "packs/000003-bb.safetensors")
         for name in (*old, *young, "packs/000001-lost.safetensors"):

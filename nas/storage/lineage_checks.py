@@ -46,7 +46,7 @@ def lineage_faults(trials: Sequence[Trial], stages: Sequence[str] | None) -> Ite
 
 
 def _order(trial: Trial) -> str:
-    """Returns a text if a proposal names itself or a later trial."""
+    """Returns what is wrong if a proposal names itself or a later trial."""
     donors = _numbers(trial.proposal.weight_donors)
     retried = [] if trial.retry_of is None else [trial.retry_of]
     if max((*trial.parents, *donors, *trial.learned, *retried), default=-1) < trial.number:
@@ -66,7 +66,7 @@ class _Stage:
     learned: set[int] = field(default_factory=set)
 
     def add(self, trial: Trial) -> str:
-        """Adds a proposal; returns a text if its index or its results do not follow from those before it."""
+        """Adds a proposal; returns what does not follow from those before it."""
         is_retry = trial.retry_of is not None
         index = self.n_proposed if trial.retry_of is None else self.index_of.get(trial.retry_of)
         news = set(trial.learned)
@@ -83,7 +83,7 @@ class _Stage:
 
 
 def _place(trial: Trial, trials: Sequence[Trial], stages: Sequence[str]) -> str:
-    """Returns a text if a trial is in no stage, or its parents and donors are in a wrong one."""
+    """Returns what is wrong with the stages of a trial and its sources."""
     if trial.stage not in stages:
         return f"stage {short_repr(trial.stage)} must be one of {', '.join(map(short_repr, stages))}"
     place = stages.index(trial.stage)
@@ -98,7 +98,7 @@ def _place(trial: Trial, trials: Sequence[Trial], stages: Sequence[str]) -> str:
 
 
 def _donors(trial: Trial, n_trials: int) -> str:
-    """Returns a text if a result names a donor that does not exist, or itself."""
+    """Returns what is wrong if a result names a missing donor or itself."""
     inheritance = trial.inheritance
     named = (trial.resolved_donor, trial.donor, *inheritance.get("replaced", {}).values(), *inheritance.get("lost", ()))
     wrong = [number for number in _numbers(named) if number >= n_trials or number == trial.number]

@@ -44,7 +44,7 @@ class Tuner(ABC):
     has_fixed_order: ClassVar[bool] = False
     """Whether proposal n is the n-th point of a list, whatever the results are."""
     foreign_arguments: ClassVar[frozenset[str]] = frozenset()
-    """Arguments passed on to code that is not Heirloom's: no text in them is taken from a record alone."""
+    """Constructor arguments for other code: no text in them comes from a record alone."""
     chosen: Spec | None = None
     """The tuner that this one delegates to, if it chose one; part of the search's identity."""
     n_refused: int = 0

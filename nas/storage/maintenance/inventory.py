@@ -254,7 +254,7 @@ class _Reader:
             return None
 
     def _check_lineage(self) -> None:
-        """Checks the trials up to the first missing proposal as a reader does; drops those with false proposals."""
+        """Checks the trials before the first gap as readers do; drops those with false proposals."""
         trials = self._inventory.trials
         known = [trials[number] for number in itertools.takewhile(trials.__contains__, itertools.count())]
         for fault in lineage_faults(known, self._stages):

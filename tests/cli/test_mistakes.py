@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
-from tests.support.commands import TIMED, Done, ForkedCommands, everything, only_search, run, trials
+from tests.support.commands import TIMED, Done, everything, only_search, run, trials
 from tests.support.sample_searches import write_search
 
 Mistakes = dict[str, Future[tuple[Path, Done]]]
@@ -254,26 +253,16 @@ def fill(disk: Path) -> None:
 @pytest.fixture(scope="module")
 def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
     """Makes the selected tests' mistakes in parallel. Returns folder and output of each."""
-    free: SimpleQueue[ForkedCommands] = SimpleQueue()
 
     def make(name: str) -> tuple[Path, Done]:
         folder = tmp_path_factory.mktemp(name) / "here"
         folder.mkdir()
-        commands = free.get()
-        try:
-            return folder, commands.run(folder, *MISTAKES[name][0])
-        finally:
-            free.put(commands)
+        return folder, run(folder, *MISTAKES[name][0])
 
     selected = [item.callspec.params for item in request.session.items if "mistakes" in item.fixturenames]
     tmp_path_factory.getbasetemp()  # once, before the threads would make it at the same time
-    all_commands = [ForkedCommands() for _ in range(min(len(selected), os.cpu_count() or 1))]
-    with ThreadPoolExecutor(len(all_commands)) as pool:
-        for commands in all_commands:
-            free.put(commands)
+    with ThreadPoolExecutor(min(len(selected), os.cpu_count() or 1)) as pool:
         yield {params["name"]: pool.submit(make, params["name"]) for params in selected}
-    for commands in all_commands:
-        commands.close()
 
 
 @pytest.mark.parametrize("name", MISTAKES)

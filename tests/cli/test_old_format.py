@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import TIMED, ForkedCommands, everything
+from tests.support.commands import TIMED, everything, run
 from tests.support.record_files import read_record
 from tests.support.stored_search import write_stored_search
 
@@ -35,14 +35,10 @@ def test_every_command_refuses_format_1(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
 
-    commands = ForkedCommands()
-    try:
-        done = {
-            name: commands.run(folder, *overrides, "name=stored", f"storage.root={root}", module=f"flows.{name}")
-            for name, overrides in COMMANDS.items()
-        }
-    finally:
-        commands.close()
+    done = {
+        name: run(folder, *overrides, "name=stored", f"storage.root={root}", module=f"flows.{name}")
+        for name, overrides in COMMANDS.items()
+    }
 
     for name, one in done.items():
         assert (one.status, one.out) == (2, ""), (name, one)

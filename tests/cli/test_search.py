@@ -52,7 +52,7 @@ search (?P<name>timed-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)
 
 def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path) -> None:
     """Standard output has the summary only, and standard error the progress only."""
-    done = run(here, *DEBUG)
+    done = run(here, *DEBUG, forked=False)
 
     assert done.status == 0
     assert re.fullmatch(SUMMARY, done.out), done.out
@@ -63,7 +63,7 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(here: Path
 @pytest.mark.slow
 def test_prefect_adds_no_noise(here: Path) -> None:
     """Workers and Prefect's temporary server add one line on standard error, and none of Prefect's."""
-    done = run(here, *TIMED, "budget.trials=2", "finalists=1", "slots=1")
+    done = run(here, *TIMED, "budget.trials=2", "finalists=1", "slots=1", forked=False)
 
     assert done.status == 0
     assert re.fullmatch(SUMMARY, done.out), done.out
@@ -314,7 +314,7 @@ def test_help_is_fast_and_complete(here: Path) -> None:
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import hydra"], env=environment(), check=True)
     bare_s = time.monotonic() - began
-    done = run(here, "--help")
+    done = run(here, "--help", forked=False)
 
     assert done.status == 0
     assert done.seconds < bare_s + 1

@@ -1,6 +1,7 @@
-"""Forks commands from a process that has imported what they need: most of the time of a mistake is imports.
+"""Forks commands from a process that has their imports behind it.
 
-python warm.py  # a JSON object a line on standard input: module, arguments, cwd, out, err; answers the status
+A line of JSON on standard input is a command: module, arguments, cwd, environment, out and err. The answer is two
+lines: its process, and its exit status once it has ended.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import json
 import os
 import runpy
 import sys
-import traceback
-from typing import NoReturn
+import tempfile
 
 IMPORTS = (
     "torch",
@@ -24,35 +24,31 @@ IMPORTS = (
 )
 
 
-def become(module: str, arguments: list[str], cwd: str, out: str, err: str) -> NoReturn:
-    """Runs a command in this process, which ends with its status."""
+def become(module: str, arguments: list[str], cwd: str, environment: dict[str, str], out: str, err: str) -> None:
+    """Runs a command as ``python -m`` does; this process ends as Python ends then."""
     os.setsid()
     os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
     for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
         fd = os.open(path, flags | (os.O_CREAT if number else 0), 0o600)
         os.dup2(fd, number)
         os.close(fd)
+    tempfile.tempdir = None
     sys.argv[1:] = arguments
-    status: object = 1
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        status = 0
-    except SystemExit as error:
-        status = 0 if error.code is None else error.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status if isinstance(status, int) else 1)
+    sys.path.append(cwd)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:
+    """Forks the commands, one after the other."""
+    sys.path.pop(0)  # this script's folder, which is in PYTHONPATH too
     for name in IMPORTS:
         importlib.import_module(name)
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
-            become(**json.loads(line))
+            return become(**json.loads(line))
+        print(pid, flush=True)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -147,14 +148,37 @@ def _is_marked(pid: int, mark: str) -> bool:
         return False
 
 
-def run(folder: Path, *overrides: str, module: str = "flows.search", line: str | None = None, **changes: str) -> Done:
-    """Runs a command to its end; ``line`` is one for a shell."""
+def run(
+    folder: Path,
+    *overrides: str,
+    module: str = "flows.search",
+    line: str | None = None,
+    forked: bool = True,
+    **changes: str,
+) -> Done:
+    """Runs a command to its end.
+
+    It is forked from a process that has most imports behind it, which are most of the time of a small search.
+
+    Args:
+        folder: Where it is started.
+        overrides: What follows ``python -m flows.search``.
+        module: Another command.
+        line: One for a shell instead, in a new process.
+        forked: False starts a new process.
+        changes: Variables of its environment.
+    """
+    if line is None and forked:
+        forker = FORKERS.pop() if FORKERS else Forker()
+        done = forker.run(folder, *overrides, module=module, **changes)
+        FORKERS.append(forker)
+        return done
     with Command(folder, *overrides, module=module, line=line, **changes) as command:
         return command.wait()
 
 
-class ForkedCommands:
-    """Commands that are forked from a process which has their imports behind it; one at a time."""
+class Forker:
+    """A process with the imports of commands, which forks one command at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -162,24 +186,40 @@ class ForkedCommands:
             env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         )
 
-    def run(self, folder: Path, *overrides: str, module: str = "flows.search") -> Done:
-        """Runs a command to its end."""
-        began, pid = time.monotonic(), self._process.pid
-        out, err = folder.parent / "out", folder.parent / "err"
-        told = {"module": module, "arguments": overrides, "cwd": str(folder), "out": str(out), "err": str(err)}
+    def run(self, folder: Path, *overrides: str, module: str, **changes: str) -> Done:
+        """Runs a command to its end; after an error neither it nor this process is left."""
+        began, streams = time.monotonic(), f"{folder}-{uuid.uuid4().hex[:6]}"
+        order = {"module": module, "arguments": overrides, "cwd": str(folder), "environment": environment(**changes)}
+        out, err = Path(f"{streams}.out"), Path(f"{streams}.err")
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(told), file=self._process.stdin, flush=True)
-        status = int(self._process.stdout.readline())
+        self._process.stdin.write(json.dumps({**order, "out": str(out), "err": str(err)}).encode() + b"\n")
+        pid = int(self._answer(20.0))
+        try:
+            status = int(self._answer(120.0))
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            self.close()
+            raise
         return Done(status, out.read_text(), err.read_text(), time.monotonic() - began, pid)
 
     def close(self) -> None:
         """Ends the process."""
         with self._process as process:
             process.communicate()
+
+    def _answer(self, timeout_s: float) -> bytes:
+        assert self._process.stdout is not None
+        answers, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        assert answers, f"no answer within {timeout_s:g} s"
+        return self._process.stdout.readline()
+
+
+FORKERS: list[Forker] = []
+"""Those that are free; they end with this process."""
 
 
 def on_terminal(folder: Path, *overrides: str, columns: int = 80, interrupt_at: str | None = None) -> tuple[int, str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # another process of tests has the other core
+
 from collections.abc import Generator, Iterator
 from pathlib import Path
 

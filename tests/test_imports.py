@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,15 @@ SOURCES = {str(path.relative_to(ROOT)): path for folder in ("nas", "flows") for 
 HEAVY = ("torch", "numpy", "pandas", "prefect", "hydra", "omegaconf", "sklearn", "rich", "fastapi", "pytest")
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+@cache
+def parsed(path: Path) -> list[ast.AST]:
+    """The nodes of a source."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def imported(nodes: list[ast.AST]) -> Iterator[str]:
     """The modules that a source imports, anywhere in it, in type annotations too."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -33,7 +40,7 @@ def importers(*packages: str) -> set[str]:
     return {
         name
         for name, path in SOURCES.items()
-        if any(module.partition(".")[0] in packages for module in imported(ast.parse(path.read_text())))
+        if any(module.partition(".")[0] in packages for module in imported(parsed(path)))
     }
 
 
@@ -55,7 +62,7 @@ def test_core_imports_the_standard_library_only() -> None:
         module
         for name, path in SOURCES.items()
         if name.startswith("nas/core/")
-        for module in imported(ast.parse(path.read_text()))
+        for module in imported(parsed(path))
         if module.partition(".")[0] not in sys.stdlib_module_names and not f"{module}.".startswith("nas.core.")
     }
 
@@ -79,7 +86,7 @@ def test_tests_are_no_dependency() -> None:
 
 def prints(path: Path) -> bool:
     """Returns whether a source calls ``print``, ``console.print`` or ``stdout.write``."""
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node.func for node in parsed(path) if isinstance(node, ast.Call)]
     return any(re.search(r"(^|console\.)print$|std(out|err)\.write$", ast.unparse(call)) for call in calls)
 
 
@@ -121,20 +128,18 @@ ALLOWED = {
 }
 
 
-def unpicklers(tree: ast.AST) -> set[str]:
+def unpicklers(nodes: list[ast.AST]) -> set[str]:
     """What a source uses that may run code which it was given as data."""
-    found = {module for module in imported(tree) if module.partition(".")[0] in UNPICKLERS}
+    found = {module for module in imported(nodes) if module.partition(".")[0] in UNPICKLERS}
     found |= {
         alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and node.module != "json"
         for alias in node.names
         if alias.name in LOADERS
     }
-    modules = {
-        alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    }
-    for node in ast.walk(tree):
+    modules = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in EVALUATORS:
                 found.add(name)
@@ -165,7 +170,7 @@ def unpicklers(tree: ast.AST) -> set[str]:
 )
 def test_unpicklers_are_found(source: str) -> None:
     """The search for what runs code finds each of its forms."""
-    assert unpicklers(ast.parse(source))
+    assert unpicklers(list(ast.walk(ast.parse(source))))
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
@@ -174,7 +179,7 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
     Between the driver and its own workers, multiprocessing pickles; no file takes part, and no
     other machine but those of a Dask or Ray cluster, which run any code that they are sent.
     """
-    found = {(name, used) for name, path in SOURCES.items() for used in unpicklers(ast.parse(path.read_text()))}
+    found = {(name, used) for name, path in SOURCES.items() for used in unpicklers(parsed(path))}
 
     assert found == ALLOWED.keys()
 
@@ -184,7 +189,7 @@ def test_code_is_imported_by_name_in_few_places() -> None:
     found = {
         name
         for name, path in SOURCES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in parsed(path)
         if isinstance(node, ast.Call)
         and "import_module" in (getattr(node.func, "attr", ""), getattr(node.func, "id", ""))
         if not isinstance(node.args[0], ast.Constant)

@@ -26,10 +26,10 @@ from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.search.lease import SearchLease
 from nas.storage.open import open_root
+from tests.support.commands import Done, environment, run
 from tests.support.record_files import write_record
 from tests.support.sample_searches import BEGAN, evolved, trial, write_search
 
-ROOT = Path(__file__).parents[2]
 N = 40
 
 
@@ -44,15 +44,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "TERM")}
-    return ours | {"PYTHONPATH": str(ROOT)}
-
-
-def run(root: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def report_on(root: Path, *arguments: str, cwd: Path | None = None) -> Done:
     """Runs the command as a user does."""
-    command = [sys.executable, "-m", "flows.report", f"storage.root={root}", *arguments]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", cwd=cwd or root.parent, env=environment())
+    return run(cwd or root.parent, f"storage.root={root}", *arguments, module="flows.report")
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -66,10 +60,10 @@ def asked(root: Path, *arguments: str) -> int:
 
 def test_list(root: Path) -> None:
     """Without a name it lists the searches, newest first, with trials, states, best score and last activity."""
-    done = run(root)
+    done = report_on(root)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    header, *lines = done.stdout.splitlines()
+    assert (done.status, done.err) == (0, "")
+    header, *lines = done.out.splitlines()
     assert [line.split()[0] for line in lines] == ["newer-evolution-1a", "a-random-2b"]
     assert header.split()[:3] == ["name", "standing", "trials"]
     assert "accuracy 0.25 (trial 0)" in lines[1]
@@ -88,10 +82,10 @@ def test_list_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_list_without_searches(tmp_path: Path) -> None:
     """A root without searches gives an empty list, and a line on standard error."""
-    done = run(tmp_path / "none", "format=json")
+    done = report_on(tmp_path / "none", "format=json")
 
-    assert (done.returncode, json.loads(done.stdout)) == (0, [])
-    assert "no search under" in done.stderr
+    assert (done.status, json.loads(done.out)) == (0, [])
+    assert "no search under" in done.err
     assert not (tmp_path / "none").exists()
 
 
@@ -108,10 +102,10 @@ def test_list_skips_unreadable_folders(tmp_path: Path) -> None:
     (tmp_path / "README.txt").write_text("mine")
     (tmp_path / "photos").mkdir()
 
-    done = run(tmp_path, "format=csv")
-    assert done.returncode == 0
-    assert pd.read_csv(io.StringIO(done.stdout))["name"].tolist() == ["whole"]
-    lines = done.stderr.splitlines()
+    done = report_on(tmp_path, "format=csv")
+    assert done.status == 0
+    assert pd.read_csv(io.StringIO(done.out))["name"].tolist() == ["whole"]
+    lines = done.err.splitlines()
     assert len(lines) == 5
     for name in ("torn", "strange", "future", "gap"):
         assert any(line.startswith(f"heirloom: {name} is left out: ") for line in lines)
@@ -120,10 +114,10 @@ def test_list_skips_unreadable_folders(tmp_path: Path) -> None:
 
 def test_csv(root: Path) -> None:
     """Standard output is the whole table as csv, which pandas reads."""
-    done = run(root, "name=newer-evolution-1a", "format=csv")
+    done = report_on(root, "name=newer-evolution-1a", "format=csv")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    table = pd.read_csv(io.StringIO(done.stdout))
+    assert (done.status, done.err) == (0, "")
+    table = pd.read_csv(io.StringIO(done.out))
     assert len(table) == N
     assert list(table.columns[:4]) == ["trial", "parent", "donor", "generation"]
     assert table["test.accuracy"].dropna().tolist() == [0.5, 0.75]
@@ -131,24 +125,24 @@ def test_csv(root: Path) -> None:
 
 def test_json(root: Path) -> None:
     """Standard output is a json array with an object per trial."""
-    done = run(root, "name=last", "format=json")
+    done = report_on(root, "name=last", "format=json")
 
-    rows = json.loads(done.stdout)
-    assert (done.returncode, [row["trial"] for row in rows]) == (0, list(range(N)))
+    rows = json.loads(done.out)
+    assert (done.status, [row["trial"] for row in rows]) == (0, list(range(N)))
     assert rows[0]["parent"] is None
 
 
 def test_table_that_is_piped(root: Path) -> None:
     """A pipe gets the whole table: every trial and column, without colors."""
-    done = run(root, "name=last")
+    done = report_on(root, "name=last")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    header, *lines = done.stdout.splitlines()
+    assert (done.status, done.err) == (0, "")
+    header, *lines = done.out.splitlines()
     assert {"trial", "metric.accuracy", "point.cell.ops", "checkpoint_bytes", "error"} <= set(header.split())
     assert len(lines) > N
-    assert "\x1b" not in done.stdout
-    assert f"best so far: trial {N - 2} (final): accuracy" in done.stdout
-    assert "test accuracy 0.5" in done.stdout
+    assert "\x1b" not in done.out
+    assert f"best so far: trial {N - 2} (final): accuracy" in done.out
+    assert "test accuracy 0.5" in done.out
 
 
 def on_terminal(root: Path, columns: int, *arguments: str) -> tuple[list[str], str]:
@@ -209,29 +203,29 @@ def test_all_columns_changes_nothing_elsewhere(root: Path, capsys: pytest.Captur
 
 def test_html(root: Path, tmp_path: Path) -> None:
     """The page is written to <name>.html here, or to out, and its path is printed."""
-    here = run(root, "name=last", "format=html", cwd=tmp_path)
-    there = run(root, "name=last", "format=html", "out=pages.htm", cwd=tmp_path)
+    here = report_on(root, "name=last", "format=html", cwd=tmp_path)
+    there = report_on(root, "name=last", "format=html", "out=pages.htm", cwd=tmp_path)
 
-    assert (here.returncode, there.returncode) == (0, 0)
-    assert here.stdout == f"{tmp_path}/newer-evolution-1a.html\n"
-    assert there.stdout == f"{tmp_path}/pages.htm\n"
+    assert (here.status, there.status) == (0, 0)
+    assert here.out == f"{tmp_path}/newer-evolution-1a.html\n"
+    assert there.out == f"{tmp_path}/pages.htm\n"
     assert (tmp_path / "pages.htm").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_one_trial(root: Path) -> None:
     """One trial is shown with its fields, ancestors, error and log, whatever bytes the log has."""
     row = next(t for t in evolved(N) if t.state == State.FAILED)
-    done = run(root, "name=last", f"trial={row.number}")
-    logged = run(root, "name=last", "trial=12")
+    done = report_on(root, "name=last", f"trial={row.number}")
+    logged = report_on(root, "name=last", "trial=12")
 
-    assert done.returncode == 0
-    words = [line.split() for line in done.stdout.splitlines()]
+    assert done.status == 0
+    words = [line.split() for line in done.out.splitlines()]
     assert ["parent", str(row.parents[0])] in words
     assert ["state", "FAILED"] in words
-    assert "ancestors\n" in done.stdout
-    assert "  ValueError: width 8\n" in done.stdout
-    assert done.stdout.endswith("no log\n")
-    assert logged.stdout.endswith("log\n\nhällo\n\ufffd[1mepoch 1\ufffd[0m\ufffd\n")
+    assert "ancestors\n" in done.out
+    assert "  ValueError: width 8\n" in done.out
+    assert done.out.endswith("no log\n")
+    assert logged.out.endswith("log\n\nhällo\n\ufffd[1mepoch 1\ufffd[0m\ufffd\n")
 
 
 def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,10 +305,10 @@ def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], arguments: lis
 
 def test_mistake_of_a_process(root: Path) -> None:
     """The process exits with the status of a mistake, and its line goes to standard error."""
-    done = run(root, "name=nothing")
+    done = report_on(root, "name=nothing")
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("heirloom: no search nothing among 2 under ")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("heirloom: no search nothing among 2 under ")
 
 
 def test_broken_search(tmp_path: Path) -> None:
@@ -322,9 +316,9 @@ def test_broken_search(tmp_path: Path) -> None:
     write_search(tmp_path, "torn", [trial(0, score=0.5)])
     write_record(tmp_path / "torn" / "trials" / "000000.result.json", {"trial": 0})
 
-    done = run(tmp_path, "name=torn")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 1
+    done = report_on(tmp_path, "name=torn")
+    assert (done.status, done.out) == (1, "")
+    assert len(done.err.splitlines()) == 1
 
 
 @pytest.mark.slow

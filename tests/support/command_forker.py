@@ -15,6 +15,7 @@ import tempfile
 
 IMPORTS = (
     "torch",
+    "pandas",
     "hydra",
     "flows.cli.command",
     "flows.engine.runner",

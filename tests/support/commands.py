@@ -53,7 +53,8 @@ class Done:
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment without settings of Prefect, with the test's modules to import."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "CI"))}
+    dropped = ("PREFECT", "CI", "COLUMNS", "FORCE_COLOR")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     python = os.pathsep.join([str(Path(sys.executable).parent), ours["PATH"]])
     if "PREFECT_API_URL" in changes and SERVER_AUTH in ours:

@@ -155,6 +155,7 @@ def run(
     module: str = "flows.search",
     line: str | None = None,
     forked: bool = True,
+    timeout_s: float = 120.0,
     **changes: str,
 ) -> Done:
     """Runs a command to its end.
@@ -167,15 +168,16 @@ def run(
         module: Another command.
         line: One for a shell instead, in a new process.
         forked: False starts a new process.
+        timeout_s: For the command.
         changes: Variables of its environment.
     """
     if line is None and forked:
         forker = FORKERS.pop() if FORKERS else Forker()
-        done = forker.run(folder, *overrides, module=module, **changes)
+        done = forker.run(folder, *overrides, module=module, timeout_s=timeout_s, **changes)
         FORKERS.append(forker)
         return done
     with Command(folder, *overrides, module=module, line=line, **changes) as command:
-        return command.wait()
+        return command.wait(timeout_s)
 
 
 class Forker:
@@ -190,16 +192,16 @@ class Forker:
             bufsize=0,
         )
 
-    def run(self, folder: Path, *overrides: str, module: str, **changes: str) -> Done:
+    def run(self, folder: Path, *overrides: str, module: str, timeout_s: float, **changes: str) -> Done:
         """Runs a command to its end; after an error neither it nor this process is left."""
         began, streams = time.monotonic(), f"{folder}-{uuid.uuid4().hex[:6]}"
         order = {"module": module, "arguments": overrides, "cwd": str(folder), "environment": environment(**changes)}
         out, err = Path(f"{streams}.out"), Path(f"{streams}.err")
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({**order, "out": str(out), "err": str(err)}).encode() + b"\n")
-        pid = int(self._answer(20.0))
+        pid = int(self._answer(120.0))
         try:
-            status = int(self._answer(120.0))
+            status = int(self._answer(timeout_s))
         except BaseException:
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)

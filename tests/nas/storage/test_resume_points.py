@@ -17,7 +17,6 @@ from nas.core.errors import StorageError
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, seal
 from nas.storage.resume_points import ResumePoints
-from tests.support.nfs.guest import run_in_guest
 
 
 class Drawer:
@@ -280,16 +279,3 @@ def test_a_store_that_fails_is_no_damage(drawer: Drawer) -> None:
 
     with pytest.raises(StorageError, match="can't read"):
         drawer.newest()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["3", "4.2"])
-def test_another_machine_finds_the_newest_at_once(version: str) -> None:
-    """Over NFS an attempt on another machine, which had looked before, finds what was published a moment ago."""
-    found = run_in_guest("resume_points.py", version=version, timeout_s=240)
-
-    assert found["early"] == [None] * 10
-    assert found["late"] == list(range(10))
-    assert found["newest"] == list(range(10, 40))
-    assert found["left"] == []

@@ -1,4 +1,4 @@
-"""A collection by one machine while another reads: run by tests/faults/test_nfs_gc.py in an NFS guest.
+"""A collection by one machine while another reads: for two_machines.py.
 
 Weights are published through the mount $NFS_A, deleted through $NFS_B, and listed through both, which have caches of
 their own. Prints what it found as one line of JSON.
@@ -6,13 +6,9 @@ their own. Prints what it found as one line of JSON.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import threading
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
+from typing import Any
 
 from nas.core.metric import Metric
 from nas.core.trial import Trial
@@ -33,8 +29,8 @@ def read_all(records: Records, trials: list[Trial]) -> int:
     return len(references)
 
 
-def main() -> None:
-    """Publishes on A, collects on B while A reads the needed weights, and counts on both."""
+def collect_while_reading() -> dict[str, Any]:
+    """Publishes on A, collects on B while A reads the needed weights, and returns counts of both."""
     one, other = (Records(open_root(f"{os.environ[mount]}/mine", retry_s=10.0)) for mount in ("NFS_A", "NFS_B"))
     assert other.files.walk() == []
     for number in range(N_TRIALS):
@@ -64,8 +60,4 @@ def main() -> None:
         read_all(records, left)
         weights = [s.path for s in records.files.walk() if s.path.startswith(("packs/", "files/", "manifests/"))]
         found[name] = {"weights_deleted": [t.number for t in left if t.weights_deleted], "n_weights": len(weights)}
-    print(json.dumps({**found, "n_reads": n_reads, "folders": sorted(one.files.names("files"))}))
-
-
-if __name__ == "__main__":
-    main()
+    return {**found, "n_reads": n_reads, "folders": sorted(one.files.names("files"))}

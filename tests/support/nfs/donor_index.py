@@ -1,18 +1,14 @@
-"""Whether an index of donors sees what another machine commits: run by test_donors.py in the guest of with-nfs.
+"""Whether an index of donors sees what another machine commits: for two_machines.py.
 
 Writes through mount $NFS_A and asks through mount $NFS_B, after each commit and each deletion. Changes come more
-than a tick of the server's clock apart: within one, NFSv3 sees no change of a folder. Prints one line of JSON.
+than a tick of the server's clock apart: within one, NFSv3 sees no change of a folder.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
+from typing import Any
 
 from nas.inheritance.donors.index import DonorIndex
 from nas.storage.open import open_root
@@ -22,10 +18,10 @@ from tests.support.donor_networks import begin, chain, offer
 N = 40
 
 
-def main() -> None:
-    """Counts what the asking machine sees."""
-    records = begin(open_root(f"{os.environ['NFS_A']}/root"), "search")
-    index = DonorIndex(open_root(f"{os.environ['NFS_B']}/root"), "search")
+def ask_after_each_commit() -> dict[str, Any]:
+    """Returns how many changes the asking machine sees."""
+    records = begin(open_root(f"{os.environ['NFS_A']}/donors"), "search")
+    index = DonorIndex(open_root(f"{os.environ['NFS_B']}/donors"), "search")
     wanted, seen = Signature.of(chain(4, 8)), {"commits_seen": 0, "deletions_seen": 0}
     for number in range(N):
         trial = offer(number, chain(4, 8), score=number / N)
@@ -39,8 +35,4 @@ def main() -> None:
         time.sleep(0.03)
         found = index.best_donor(wanted)
         seen["deletions_seen"] += (-1 if found is None else found.donor) == number - 1
-    print(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main()
+    return seen

@@ -1,17 +1,13 @@
-"""A trial that goes on on another machine: run by tests/nas/storage/test_resume_points.py in an NFS guest.
+"""A trial that goes on on another machine: for two_machines.py.
 
 Attempts publish through the mount $NFS_A, and the next one looks through the mount $NFS_B, which has caches of its own.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
+from typing import Any
 
 import torch
 
@@ -33,10 +29,10 @@ def newest(files: BlobStore, trial: int) -> int | None:
     return None if found is None or found[1]["weight"][0] != found[0]["step"] else found[0]["step"]
 
 
-def main() -> None:
-    """Prints what the second machine found."""
-    a = open_root(f"{os.environ['NFS_A']}/root/search")
-    b = open_root(f"{os.environ['NFS_B']}/root/search")
+def go_on_elsewhere() -> dict[str, Any]:
+    """Returns what the second machine found."""
+    a = open_root(f"{os.environ['NFS_A']}/resumed/search")
+    b = open_root(f"{os.environ['NFS_B']}/resumed/search")
     early, late, last = [], [], []
     for trial in range(10):  # the second machine looks into a folder that is not there yet
         early.append(newest(b, trial))
@@ -48,8 +44,4 @@ def main() -> None:
     time.sleep(TICK_S)
     ResumePoints(b, 0).delete()
     time.sleep(TICK_S)
-    print(json.dumps({"early": early, "late": late, "newest": last, "left": a.names("resume/000000")}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"early": early, "late": late, "newest": last, "left": a.names("resume/000000")}

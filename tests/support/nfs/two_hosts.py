@@ -1,19 +1,16 @@
-"""What two machines on one NFS share see of each other: run by tests/faults/test_nfs_visibility.py in a guest.
+"""What two machines on one NFS share see of each other: for two_machines.py.
 
 Writes through the mount $NFS_A and reads through the mount $NFS_B, which has caches of its own, having looked every
-name up before it exists. Prints what it counted as one line of JSON.
+name up before it exists.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import threading
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
+from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, MissingError, StorageError
 from nas.core.reference import Reference
@@ -95,8 +92,8 @@ def torn_beats(writer: BlobStore, reader: BlobStore) -> tuple[int, int]:
     return n_reads, n_torn
 
 
-def main() -> None:
-    """Runs everything and prints the counts."""
+def hand_over_all() -> dict[str, Any]:
+    """Returns what was counted."""
     a = open_root(f"{os.environ['NFS_A']}/root/search")
     b = open_root(f"{os.environ['NFS_B']}/root/search")
     failures, denied, slowest_s = [], 0, 0.0
@@ -117,7 +114,7 @@ def main() -> None:
         missing = str(error)
     wins = race(a, b)
     n_reads, n_torn = torn_beats(a, b)
-    result = {
+    return {
         "handovers": N_HANDOVERS,
         "failures": failures,
         "denied": denied,
@@ -128,8 +125,3 @@ def main() -> None:
         "torn_beats": n_torn,
         "missing": missing,
     }
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -381,15 +381,15 @@ def test_a_finished_search_on_a_read_only_root_is_shown(here: Path, disk: Callab
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["debug", "processes"])
 def test_a_disk_that_fills_ends_the_search_until_it_is_enlarged(
-    here: Path, disk: Callable[[str], Path], runner: str
+    here: Path, disk: Callable[[str], Path], api_url: str, runner: str
 ) -> None:
     """Weights that do not fit end the search with one line and status 1; with space the command continues."""
     root = disk("size=256k")
     command = (*TIMED, f"runner={runner}", f"storage.root={root}", "budget.trials=4", "problem.weights=20000")
-    first = run(here, *command)
+    first = run(here, *command, PREFECT_API_URL=api_url)
     kept = [t.number for t in trials(only_search(root, "")) if t.is_finished]
     disk("size=8m")
-    second = run(here, *command)
+    second = run(here, *command, PREFECT_API_URL=api_url)
 
     last = first.err.splitlines()[-1]
     assert first.status == 1
@@ -500,14 +500,14 @@ class BrokenStopper(Stopper):
         ("argument", "BrokenTuner.__init__"),
     ],
 )
-def test_errors_in_a_users_code(here: Path, where: str, name: str) -> None:
+def test_errors_in_a_users_code(here: Path, api_url: str, where: str, name: str) -> None:
     """They end the command with the user's frames and one line, without a frame of Heirloom's."""
     (here / "broken.py").write_text(BROKEN)
     own = (f"{group}._target_=broken.Broken{kind}" for group, kind in (("problem", ""), ("tuner", "Tuner")))
     wrong = ["tuner.k=zwei"] if where == "argument" else []
     stopper = "stopper._target_=broken.BrokenStopper"
     runner = "runner=processes" if where == "worker" else "runner=threads"
-    done = run(here, *own, stopper, *wrong, runner, "slots=1", "budget.trials=1", WHERE=where)
+    done = run(here, *own, stopper, *wrong, runner, "slots=1", "budget.trials=1", WHERE=where, PREFECT_API_URL=api_url)
     causes = {"argument": "ValueError: invalid literal", "pipe": "BrokenPipeError: [Errno 32] Broken pipe"}
     told = causes.get(where, "RuntimeError: the cause ... see the manual")
     lines = done.err.splitlines()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -211,7 +211,7 @@ def test_a_users_own_plan(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_finals_take_the_threads_of_slots_without_a_final(here: Path) -> None:
+def test_finals_take_the_threads_of_slots_without_a_final(here: Path, api_url: str) -> None:
     """Two finals on four slots have two threads each, as their records say; trials and tests have one."""
     if usable_cores() < 2:
         pytest.skip("one core")
@@ -219,7 +219,8 @@ def test_finals_take_the_threads_of_slots_without_a_final(here: Path) -> None:
     (here / "my_conf" / "policy").mkdir(parents=True)
     (here / "my_conf" / "policy" / "mine.yaml").write_text("stages:\n- {name: search}\n- {name: final}\n")
 
-    done = run(here, "+tuner=random", "--config-dir", "my_conf", *plan, "slots=4", "threads=1", "budget.trials=5")
+    plan = (*plan, "slots=4", "threads=1", "budget.trials=5")
+    done = run(here, "+tuner=random", "--config-dir", "my_conf", *plan, PREFECT_API_URL=api_url)
     found = trials(only_search(here))
     tests = Records(open_root(str(only_search(here)))).tests()
 
@@ -309,15 +310,22 @@ def test_memory_keeps_nothing_and_says_so(here: Path) -> None:
     assert list(here.iterdir()) == []
 
 
+def seconds_of_children() -> float:
+    """Returns the seconds of computing of all ended children, which a loaded machine does not change much."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_fast_and_complete(here: Path) -> None:
-    """--help takes less than a second more than ``import hydra``, and explains groups and keys."""
-    began = time.monotonic()
+    """--help takes less than a second of computing more than ``import hydra``, and explains groups and keys."""
+    began_s = seconds_of_children()
     subprocess.run([sys.executable, "-c", "import hydra"], env=environment(), check=True)
-    bare_s = time.monotonic() - began
+    bare_s = seconds_of_children() - began_s
     done = run(here, "--help", forked=False)
+    help_s = seconds_of_children() - began_s - bare_s
 
     assert done.status == 0
-    assert done.seconds < bare_s + 1
+    assert help_s < bare_s + 1
     assert done.err == ""
     tuners = "anneal|auto|batch|cmaes|evolution|gp|grid|metis|network_morphism|nsga2|pbt|random|reinforce|smac|tpe"
     assert f"+tuner={tuners}" in done.out

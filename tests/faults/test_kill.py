@@ -13,7 +13,6 @@ import pytest
 from nas.storage.checkpoints import load_manifest
 from tests.support.commands import TIMED, Command, records, run, trials, until
 
-N_KILLS = 10
 SEARCH = (
     *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *TIMED[1:], "problem.seconds=0.6"),
     *("deterministic=true", "slots=2", "runner=processes", "budget.trials=20", "max_attempts=2"),
@@ -71,9 +70,9 @@ def n_starts(search: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("also", [(), JOBS], ids=["plain", "jobs"])
-def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...]) -> None:
-    """A search killed at ten random moments, group or driver alone, ends with an uninterrupted run's table.
+@pytest.mark.parametrize(("also", "n_kills"), [((), 10), (JOBS, 5)], ids=["plain", "jobs"])
+def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...], n_kills: int) -> None:
+    """A search killed at ten random moments, group or driver alone, ends with an uninterrupted run's table; jobs: five.
 
     No finished trial is run again, no proposal changes, and an unfinished one is run under its id as the next attempt.
     """
@@ -81,7 +80,7 @@ def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...
     print(f"HEIRLOOM_KILL_SEED={seed}")
     rng = random.Random(seed)
     torn = here / "heirloom" / "torn"
-    for kill in range(N_KILLS):
+    for kill in range(n_kills):
         proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
         with Command(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url) as command:
             if kill % 5 == 4:  # while it starts

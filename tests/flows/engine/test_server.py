@@ -148,9 +148,10 @@ def test_it_starts_at_once_and_answers() -> None:
         took_s = time.monotonic() - began
         was_healthy = _is_healthy(server.api_url)
         api_url = server.wait_until_healthy()
+        healthy_s = time.monotonic() - began
         use_server(api_url)
 
-    assert took_s < 1
+    assert took_s < healthy_s / 2
     assert not was_healthy
     assert api_url == server.api_url
 
@@ -191,7 +192,7 @@ def test_it_stops_in_silence(wait: str) -> None:
         "server.start()",
     ]
     lines += [wait, "began = time.monotonic()", "server.stop()", "server.stop()"]
-    lines += ["assert time.monotonic() - began < 1", "log = server.log_path.read_text()", "assert log == '', log"]
+    lines += ["assert time.monotonic() - began < 5", "log = server.log_path.read_text()", "assert log == '', log"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment(), capture_output=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -186,7 +186,7 @@ class TestThisHost:
         lease.close()
 
         assert lease.number == 2
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 20  # it would wait for a minute
 
     def test_second_command_is_refused(self, records: Records, start: Start) -> None:
         """While a process drives the search another is refused with host, pid and age of the heartbeat."""
@@ -198,7 +198,7 @@ class TestThisHost:
         assert f"pid {holder.pid} on {HostProcess.current().host} (last heartbeat " in str(caught.value)
         assert "takeover=true" in str(caught.value)
         assert isinstance(caught.value, ConfigurationError)
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 20  # it would wait for a minute
         assert list(past_sessions(records)) == [1]
 
     @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
@@ -215,7 +215,7 @@ class TestThisHost:
         lease.close()
 
         assert lease.number == 2
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 20  # it would wait for a minute
 
     def test_reused_pid_does_not_hold_the_lease(self, in_memory: Records) -> None:
         """A later process with the same pid does not hold the lease."""
@@ -292,7 +292,7 @@ class TestOtherHosts:
 
         check_free(in_memory, timeout_s=0.7)
 
-        assert 0.7 <= time.monotonic() - began_s < 3
+        assert 0.7 <= time.monotonic() - began_s < 20
 
     def test_timeout_of_zero_does_not_wait(self, in_memory: Records) -> None:
         """With timeout_s=0 a session of unknown state is not waited for."""

@@ -509,7 +509,7 @@ class TestLocal:
 
         with pytest.raises(StorageError, match="packs/a: Is a directory"):
             local.read(Reference("packs/a", 1, digest_of(b"1")))
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < 30
 
     def test_full_disk_is_named(self, small_disk: Path) -> None:
         """A full disk is a StorageError with the path, leaves nothing behind, and small files still fit."""

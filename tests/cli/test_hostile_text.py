@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nas.core.redaction import clean
-from tests.support.commands import Command, Done
+from tests.support.commands import Done, run
 from tests.support.nni_experiments import ExperimentFolder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -51,23 +51,21 @@ def test_every_command_is_clean(tmp_path: Path, variables: dict[str, str]) -> No
     (here / "odd_problem.py").write_text(PROBLEM, encoding="utf-8")
     own = "problem._target_=odd_problem.OddProblem"
 
-    def run(command: str, *overrides: str) -> Done:
-        arguments = (*overrides, "storage.root='wörter'", "name=s")
-        with Command(here, *arguments, module=f"flows.{command}", **variables) as process:
-            return process.wait(60)
+    def tell(command: str, *overrides: str) -> Done:
+        return run(here, *overrides, "storage.root='wörter'", "name=s", module=f"flows.{command}", **variables)
 
     shown = [
-        run("search", "+tuner=random", own, "budget.trials=4", "runner=debug"),
-        run("final", own, "runner=debug", "finalists=3"),
-        run("report"),
-        run("report", "columns=all"),
-        run("report", "trial=0"),
-        run("report", "trial=1"),
-        run("report", "trial=1", "format=json"),
-        run("report", "format=json"),
-        run("report", "format=csv"),
-        run("gc", own, "keep=best:1"),
-        run("verify"),
+        tell("search", "+tuner=random", own, "budget.trials=4", "runner=debug"),
+        tell("final", own, "runner=debug", "finalists=3"),
+        tell("report"),
+        tell("report", "columns=all"),
+        tell("report", "trial=0"),
+        tell("report", "trial=1"),
+        tell("report", "trial=1", "format=json"),
+        tell("report", "format=json"),
+        tell("report", "format=csv"),
+        tell("gc", own, "keep=best:1"),
+        tell("verify"),
     ]
 
     assert [done.status for done in shown] == [0] * 11, [done.err for done in shown]
@@ -95,13 +93,10 @@ def test_foreign_programs_are_clean(tmp_path: Path) -> None:
     source = template.read_text(encoding="utf-8").replace(first, f"        raise ValueError('{ODD}')", 1)
     template.write_text(source, encoding="utf-8")
 
-    def run(module: str, *arguments: str) -> Done:
-        with Command(experiment.folder, *arguments, module=module, **ASCII) as process:
-            return process.wait(60)
-
+    config_line = ("--config", str(config), "--root", "root", "runner=debug")
     shown = [
-        run("flows.nni", "--config", str(config), "--root", "root", "runner=debug"),
-        run("nas.compat.rafiki", "linear.py", "--MODEL_TRIAL_COUNT=1"),
+        run(experiment.folder, *config_line, module="flows.nni", **ASCII),
+        run(experiment.folder, "linear.py", "--MODEL_TRIAL_COUNT=1", module="nas.compat.rafiki", **ASCII),
     ]
 
     for done in shown:

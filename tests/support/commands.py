@@ -169,9 +169,9 @@ def run(
         line: One for a shell instead, in a new process.
         forked: False starts a new process.
         timeout_s: For the command.
-        changes: Variables of its environment.
+        changes: Variables of its environment; one of Python's starts a new process, too.
     """
-    if line is None and forked:
+    if line is None and forked and not any(name.startswith("PYTHON") for name in changes):
         forker = FORKERS.pop() if FORKERS else Forker()
         done = forker.run(folder, *overrides, module=module, timeout_s=timeout_s, **changes)
         FORKERS.append(forker)

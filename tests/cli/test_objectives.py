@@ -22,9 +22,9 @@ COMMAND = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_search_for_small_networks(here: Path) -> None:
+def test_a_search_for_small_networks(here: Path, api_url: str) -> None:
     """Networks keep the limit, finalists are from the front, a larger budget extends, another limit is refused."""
-    done = run(here, *COMMAND, "budget.trials=8")
+    done = run(here, *COMMAND, "budget.trials=8", PREFECT_API_URL=api_url)
     found = trials(here / "heirloom" / "small")
     searched = [t for t in found if t.stage == "search"]
     front = numbers_on_front(searched, METRICS)
@@ -36,7 +36,7 @@ def test_a_search_for_small_networks(here: Path) -> None:
     assert f"front (search): {len(front)} trial" in done.out
     assert "parameters" in next(line for line in done.out.splitlines() if line.startswith("front (search)"))
 
-    again = run(here, *COMMAND, "budget.trials=12")
+    again = run(here, *COMMAND, "budget.trials=12", PREFECT_API_URL=api_url)
     extended = trials(here / "heirloom" / "small")
     assert again.status == 0, again.err
     assert [t.proposal for t in extended if t.stage == "search"][:8] == [t.proposal for t in searched]
@@ -46,7 +46,8 @@ def test_a_search_for_small_networks(here: Path) -> None:
     assert other.status == 2
     assert "constraints.parameters: 8000.0 there, 9000.0 here" in other.complaint
 
-    more = run(here, "name=small", "finalists=3", "device=cpu", "threads=1", module="flows.final")
+    final = ("name=small", "finalists=3", "device=cpu", "threads=1")
+    more = run(here, *final, module="flows.final", PREFECT_API_URL=api_url)
     assert more.status == 0, more.err
     report = run(here, "name=small", "format=csv", module="flows.report")
     table = pd.read_csv(io.StringIO(report.out))

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,9 +102,14 @@ def test_unreachable_server_is_one_line(here: Path, root: str) -> None:
     """If no server answers, every command says so in one line within seconds."""
     nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     commands = [("search", "+tuner=random"), ("verify",), *((c, "name=a") for c in ("final", "report", "gc", "verify"))]
-    for command, *overrides in commands:
-        done = run(here, *overrides, f"storage.root={root}", module=f"flows.{command}", **nobody)
 
+    def ask(command: tuple[str, ...]) -> Done:
+        return run(here, *command[1:], f"storage.root={root}", module=f"flows.{command[0]}", **nobody)
+
+    with ThreadPoolExecutor(3) as pool:  # each waits for the server most of the time
+        all_done = list(pool.map(ask, commands))
+
+    for done in all_done:
         assert done.status == 1
         assert done.complaint.startswith(f"storage root {root} can't be used: ")
         assert done.seconds < 30  # 5 s, and what a loaded machine takes to start

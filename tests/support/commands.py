@@ -194,12 +194,12 @@ class Forker:
 
     def run(self, folder: Path, *overrides: str, module: str, timeout_s: float, **changes: str) -> Done:
         """Runs a command to its end; after an error neither it nor this process is left."""
-        began, streams = time.monotonic(), f"{folder}-{uuid.uuid4().hex[:6]}"
+        streams = f"{folder}-{uuid.uuid4().hex[:6]}"
         order = {"module": module, "arguments": overrides, "cwd": str(folder), "environment": environment(**changes)}
         out, err = Path(f"{streams}.out"), Path(f"{streams}.err")
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({**order, "out": str(out), "err": str(err)}).encode() + b"\n")
-        pid = int(self._answer(120.0))
+        pid, began = int(self._answer(120.0)), time.monotonic()
         try:
             status = int(self._answer(timeout_s))
         except BaseException:

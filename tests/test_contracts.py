@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,7 +25,16 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
-from nas.testing import check_blob_store, check_problem, check_stopper, check_tuner
+from nas.testing import (
+    blob_stores,
+    check_blob_store,
+    check_problem,
+    check_stopper,
+    check_tuner,
+    problems,
+    stoppers,
+    tuners,
+)
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
@@ -76,7 +87,20 @@ FEW_MODELS = {
 }
 
 DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in DATA_FILES else name for name in PROBLEMS]
+TRAINED = (*DATA_FILES, "digits", "rafiki")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in TRAINED else name for name in PROBLEMS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def another_process() -> Iterator[None]:
+    """Lets all checks ask one other process, since each start takes half a second."""
+    with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for module in (tuners, stoppers, problems, blob_stores):
+            patch.setattr(module, "in_another_process", lambda *call: pool.submit(*call).result())
+        yield
 
 
 def test_everything_is_found() -> None:

@@ -94,6 +94,7 @@ def test_report_refuses(search: HostileSearch) -> None:
         assert_each_flip_is_refused(search, path, search.report)
 
 
+@pytest.mark.slow
 def test_resume_refuses(search: HostileSearch) -> None:
     """A resumed search ends with an error that names the record, before it runs a trial."""
     for path in record_paths(search, "search.json", ".proposal", ".result", "000003.start", "gc/", "best-", "tests/"):

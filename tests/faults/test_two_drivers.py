@@ -35,6 +35,7 @@ def test_of_two_at_once_one_runs(here: Path) -> None:
     assert starts(here) == [f"{number:06d}.start-1.json" for number in range(4)]
 
 
+@pytest.mark.slow
 def test_a_second_driver_is_refused_at_once(here: Path) -> None:
     """While a search runs, the same command exits 2 with one line and changes nothing."""
     with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=30") as first:

@@ -551,6 +551,7 @@ class TestImports:
 
 
 class TestSharing:
+    @pytest.mark.slow
     def test_a_child_starts_with_its_parents_parameters(self, tmp_path: Path) -> None:
         """With SHARE_PARAMS a child's first loss is below its parent's last; without it, it is above."""
         data = table_files(tmp_path)

@@ -798,6 +798,7 @@ def test_log_of_a_slot_is_bounded(
     assert log.endswith("\nthe end\n")
 
 
+@pytest.mark.slow
 def test_log_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next driver removes the folder of a killed one, but not that of a live one."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -276,6 +276,7 @@ class TestBest:
         assert xs_of(summary, "final") == [3, 2, 1]
         assert ScoreProblem.tested == [3, 2, 1]
 
+    @pytest.mark.slow
     def test_problem_with_an_export(self, bureau: Bureau) -> None:
         """If the problem defines export, the program is beside the weights and nothing is missing."""
         best = bureau.run(1, problem=ExportProblem).best

@@ -109,6 +109,7 @@ def test_running_trials_count_as_predicted() -> None:
     assert gap > 0.05
 
 
+@pytest.mark.slow
 def test_a_diverged_trial_does_not_spoil_the_model() -> None:
     """If the first loss is a billion, or its square overflows, the search finds as good points."""
     best = {}

@@ -357,7 +357,7 @@ class Sized(Problem):
 
 @pytest.mark.parametrize(
     "tuner",
-    [Spec.of(RandomTuner), Spec.of(NetworkMorphismTuner, n_candidates=16)],
+    [Spec.of(RandomTuner), pytest.param(Spec.of(NetworkMorphismTuner, n_candidates=16), marks=pytest.mark.slow)],
     ids=["random", "network_morphism"],
 )
 def test_a_search_trains_a_network_once(tuner: Spec) -> None:

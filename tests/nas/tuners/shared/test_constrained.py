@@ -72,9 +72,8 @@ def test_no_trial_breaks_a_constraint(tuner: type[Tuner]) -> None:
     assert all(t.metrics["size"] <= 20 for t in searched)
 
 
-@pytest.mark.parametrize(
-    "tuner", [EvolutionTuner, *(pytest.param(t, marks=pytest.mark.slow) for t in (RandomTuner, Nsga2Tuner))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("tuner", [EvolutionTuner, RandomTuner, Nsga2Tuner])
 def test_contract(tuner: type[Tuner]) -> None:
     """A constrained tuner is a function of the lineage: in another process, resumed, with deleted weights."""
     check_tuner(Spec.of(KeepingTuner, tuner=tuner), SPACE, METRICS)

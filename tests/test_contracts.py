@@ -26,7 +26,6 @@ from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.testing import (
-    blob_stores,
     check_blob_store,
     check_problem,
     check_stopper,
@@ -98,7 +97,7 @@ def another_process() -> Iterator[None]:
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         pytest.MonkeyPatch.context() as patch,
     ):
-        for module in (tuners, stoppers, problems, blob_stores):
+        for module in (tuners, stoppers, problems):
             patch.setattr(module, "in_another_process", lambda *call: pool.submit(*call).result())
         yield
 

@@ -207,7 +207,18 @@ def postgres_server() -> Iterator[Postgres]:
         folder, user = Path(name), "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
         if user is not None:
             shutil.chown(folder, user)
-        create = [programs / "initdb", "-D", folder / "data", "-U", "prefect", "-A", "trust", "-E", "UTF8", "-N"]
+        create: list[str | Path] = [
+            programs / "initdb",
+            "-D",
+            folder / "data",
+            "-U",
+            "prefect",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "-N",
+        ]
         subprocess.run(create, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL)
         options = ("-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off")
         with (folder / "log").open("wb") as log:

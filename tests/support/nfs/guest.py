@@ -14,17 +14,18 @@ import pytest
 WITH_NFS = Path(__file__).with_name("with-nfs")
 
 
-def run_in_guest(script: str, *arguments: str, version: str = "4.2", timeout_s: int) -> Any:
+def run_in_guest(script: str, *arguments: str, version: str = "4.2", memory: str = "2G", timeout_s: int) -> Any:
     """The JSON that the script prints last; skips the test where the guest can't be started.
 
     Args:
         script: A Python file of this folder; it finds the mounts as ``NFS_A`` and ``NFS_B``.
         arguments: The script's.
         version: Of NFS.
+        memory: Of the guest.
         timeout_s: For the guest; the test's own bound must be longer.
     """
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    guest = [WITH_NFS, "--vers", version, "--timeout", str(timeout_s), "--"]
+    guest = [WITH_NFS, "--vers", version, "--mem", memory, "--timeout", str(timeout_s), "--"]
     done = subprocess.run(
         [*guest, sys.executable, WITH_NFS.with_name(script), *arguments],
         env=plain,

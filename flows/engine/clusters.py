@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 from flows.cli.settings import Machine
@@ -78,7 +80,13 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
         arguments = {"n_workers": machine.slots, **arguments}
         if variables := worker_environment(runtime.url, runtime.options):
             arguments["env"] = {**arguments.get("env", {}), **variables}
-    cluster = Spec(wishes.target, arguments).build()
+    resource_tracker.ensure_running()  # its start would unblock SIGINT again
+    # Ctrl-C is the driver's: threads and processes of the cluster inherit the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        cluster = Spec(wishes.target, arguments).build()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     client = Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
     if wishes.adapt is not None:

@@ -75,7 +75,7 @@ class Departure(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
 
     Its trials then do not count as attempts.
 
-    Under a nanny, SIGTERM would end the worker's process at once; Slurm sends it to all processes of a job.
+    Slurm sends SIGTERM to all processes of a job. Dask's worker would end at once by it, without a word.
     """
 
     def __init__(self, session: WorkerSession) -> None:
@@ -83,7 +83,7 @@ class Departure(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
         self._leaving: list[Any] = []
 
     def setup(self, worker: Worker) -> None:
-        """Takes SIGTERM in, unless Dask does."""
+        """Takes SIGTERM in; the worker closes after it, as by Dask's own handler."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -91,8 +91,7 @@ class Departure(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
         def leave(number: int, frame: object) -> None:
             loop.call_soon_threadsafe(lambda: self._leaving.append(loop.create_task(self._close(worker))))
 
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if threading.current_thread() is threading.main_thread():  # not that of a driver with Dask's threads
             signal.signal(signal.SIGTERM, leave)
 
     async def teardown(self, worker: Worker) -> None:

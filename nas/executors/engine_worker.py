@@ -195,6 +195,7 @@ class EngineWorker:
         self._pool = ProcessPool(self._runtime, 1, gpus=gpus, trial_timeout_s=spec.trial_timeout_s)
         self._lock = threading.Lock()
         """Held while a thread uses the process; a job may leave before its last trial returns."""
+        self._close_lock = threading.Lock()
         self._has_checked = False
         self._running: Trial | None = None
         self._decision: tuple[int, int, Callable[[bool], None]] | None = None
@@ -255,7 +256,7 @@ class EngineWorker:
             self._pool.stop(running, "interrupt")
             while self._running is not None and time.monotonic() < until_s:
                 time.sleep(0.02)
-        self._pool.close()
+        self.close()
 
     @property
     def has_left(self) -> bool:
@@ -263,8 +264,9 @@ class EngineWorker:
         return self._leaving is not None
 
     def close(self) -> None:
-        """Ends the process."""
-        self._pool.close()
+        """Ends the process. Any thread may call it, repeatedly."""
+        with self._close_lock:
+            self._pool.close()
 
     def _check_records(self, number: int) -> None:
         """Raises if this worker does not see what the driver wrote before it ordered the trial."""

@@ -1,0 +1,300 @@
+"""Dask pools on a real scheduler and real workers: losses, departures, refusals and workers that are too few."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas import Ability, Budget, Metric, Proposal, Tuner
+from nas.core.errors import ActionError, ConfigurationError, SearchFailedError, SearchInterruptedError
+from nas.core.lineage import Lineage
+from nas.core.policy import Policy, Stage
+from nas.core.spec import Spec
+from nas.core.trial import State, Trial
+from nas.executors.dask_pool import DaskPool
+from nas.executors.engine_worker import ROOT_VARIABLE, EngineSpec
+from nas.executors.events import Event, Finished, JobLeftWorker, Started, StopRequested, TrialLost
+from nas.executors.local_executor import LocalExecutor
+from nas.search.controller import ControllerSettings, SearchController
+from nas.search.job_plan import JobPlan
+from nas.stoppers.base import Stopper
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import RuntimeSpec
+from tests.support.commands import until
+from tests.support.dask_cluster import DaskCluster
+from tests.support.held_problem import HeldPhases, HeldProblem
+
+pytestmark = pytest.mark.slow
+
+
+class CountingTuner(Tuner):
+    """Proposes 0, 1, 2, ...; each a child of the trial ``behind`` places before it."""
+
+    behind = 0
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal:
+        parents = (number - self.behind,) if self.behind and number >= self.behind else ()
+        return Proposal(point={"x": number}, parents=parents, donors=())
+
+
+class HighStopper(Stopper):
+    """Stops trials that report more than 2."""
+
+    def should_stop(self, lineage: Lineage, trial: Trial) -> bool:
+        return trial.curve[-1][1]["score"] > 2
+
+
+class Driver:
+    """A search that this process drives.
+
+    Args:
+        folder: Holds the root and the files that hold trials.
+        cluster: Runs its trials.
+        problem: The class of the problem.
+        more: ``slots``, ``stopper``, ``trials_per_job``, ``url`` and settings of the controller.
+    """
+
+    def __init__(
+        self, folder: Path, cluster: DaskCluster, problem: type[HeldProblem] = HeldProblem, **more: Any
+    ) -> None:
+        self.folder = folder
+        (folder / "hold").mkdir()
+        spec = Spec(f"held_problem.{problem.__name__}", {"hold": str(folder / "hold")})
+        self.problem = problem(str(folder / "hold"))
+        self.root = folder / "root" / "search"
+        self.records = Records(open_root(str(self.root)))
+        self.stopper: Stopper | None = more.pop("stopper", None)
+        self.slots: int = more.pop("slots", 1)
+        loops = Ability.TRAIN_MANY in self.problem.abilities
+        self.plan = JobPlan.of(more.pop("trials_per_job", None), loops=loops)
+        runtime = RuntimeSpec(
+            problem=spec,
+            url=more.pop("url", str(self.root)),
+            options={},
+            session=1,
+            has_stopper=self.stopper is not None,
+            jobs_request_trials=self.plan.requests_trials,
+        )
+        self.lines: list[str] = []
+        self.waits: list[str | None] = []
+        self.events: list[Event] = []
+        self.pool = DaskPool(
+            EngineSpec.of(runtime),
+            cluster.client(),
+            slots=self.slots,
+            note=self.lines.append,
+            show_wait=self.waits.append,
+        )
+        self.executor = LocalExecutor(self.pool, self.slots)
+        self.tuner = CountingTuner(self.problem.space, self.problem.metrics)
+        self.settings = more
+
+    def hold(self, trial: int) -> Path:
+        """Holds a trial until the file is deleted."""
+        (self.folder / "hold" / str(trial)).touch()
+        return self.folder / "hold" / str(trial)
+
+    def start(self, n_trials: int = 2) -> Callable[[], list[Trial]]:
+        """Runs the search on a thread. The result waits for its end and returns its trials."""
+        outcome: list[Any] = []
+
+        def run() -> None:
+            try:
+                outcome.append(self._run(n_trials))
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+
+        def wait() -> list[Trial]:
+            thread.join(120)
+            assert outcome, (self.lines, self.events)
+            if isinstance(outcome[0], BaseException):
+                raise outcome[0]
+            trials: list[Trial] = outcome[0]
+            return trials
+
+        return wait
+
+    def _run(self, n_trials: int) -> list[Trial]:
+        trials, starts = self.records.load()
+        settings = ControllerSettings(jobs=self.plan, budget=Budget(trials=n_trials), **self.settings)
+        controller = SearchController(
+            self.records,
+            self.executor,
+            settings,
+            trials=trials,
+            starts=starts,
+            tuner=self.tuner,
+            space=self.problem.space,
+            stopper=self.stopper,
+            observe=self.events.append,
+        )
+        controller.search(Stage(name="search", policies=frozenset({Policy.EARLY_STOP})))
+        return self.records.load()[0]
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        """Returns the events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def has_started(self, trial: int, attempt: int = 1) -> bool:
+        """Returns whether an attempt trains."""
+        return any(event.trial == trial and event.attempt == attempt for event in self.of(Started))
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    with DaskCluster(tmp_path_factory.mktemp("dask")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(scheduler: DaskCluster) -> Iterator[DaskCluster]:
+    """Yields a cluster without workers."""
+    yield scheduler
+    scheduler.leave_alone()
+
+
+@pytest.fixture
+def drive(tmp_path: Path, cluster: DaskCluster) -> Iterator[Callable[..., Driver]]:
+    opened: list[Driver] = []
+
+    def open_driver(problem: type[HeldProblem] = HeldProblem, **more: Any) -> Driver:
+        opened.append(Driver(tmp_path, cluster, problem, **more))
+        return opened[-1]
+
+    yield open_driver
+    for driver in opened:
+        driver.executor.close()
+
+
+def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """Trials wait for workers; after kill -9 of the only one, the trial is lost within 3 s and runs on the next."""
+    driver = drive(HeldPhases, trials_per_job=2)
+    hold = driver.hold(1)
+    wait = driver.start(3)
+    until(lambda: driver.waits == ["workers: 0 workers for 1 slot"], 10)
+    first = cluster.join()
+    until(lambda: driver.has_started(1))
+    first.kill()
+    seconds = until(lambda: driver.of(TrialLost), 20)
+    hold.unlink()
+    second = cluster.join()
+    trials = wait()
+
+    assert seconds < 3
+    assert [(t.job, t.attempt, t.state) for t in trials] == [(0, 1, "COMPLETE"), (0, 2, "COMPLETE"), (2, 1, "COMPLETE")]
+    assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(1, True)]
+    assert driver.waits[:3] == ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
+    assert "1 worker for 1 slot" in driver.lines
+    assert not first.leftovers()
+    assert second.leftovers()
+    assert driver.executor.call("test", trials[0]) == {"metrics": {"score": 0.0}}
+    with pytest.raises(ActionError, match="RuntimeError: no test today"):
+        driver.executor.call("test", trials[1])
+
+
+@pytest.mark.parametrize("nanny", [False, True])
+def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], cluster: DaskCluster, nanny: bool) -> None:
+    """SIGTERM to all processes of a worker, as Slurm sends it: the trial is interrupted and runs elsewhere."""
+    driver = drive(max_attempts=1)
+    hold = driver.hold(0)
+    wait = driver.start(1)
+    worker = cluster.join(nanny=nanny)
+    until(lambda: driver.has_started(0))
+    worker.send(signal.SIGTERM)
+    until(lambda: driver.of(TrialLost), 20)
+    until(lambda: not worker.leftovers(), 30, what="the end of the worker")
+    hold.unlink()
+    cluster.join()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(0, False)]
+    assert "000000.left-1.json" in driver.records.files.names("trials")
+    assert any("left: its worker got SIGTERM" in line for line in driver.lines)
+
+
+def test_one_worker_serves_many_jobs(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """With more slots than workers, jobs that wait on the only worker give way; the stopper's decisions arrive."""
+    driver = drive(HeldPhases, slots=3, stopper=HighStopper((Metric("score"),)))
+    driver.tuner.behind = 2
+    cluster.join()
+    trials = driver.start(6)()
+
+    assert [(t.state, len(t.curve)) for t in trials] == [
+        *[("COMPLETE", 3)] * 2, ("STOPPED", 2), *[("STOPPED", 1)] * 3,
+    ]  # fmt: skip
+    assert {t.attempt for t in trials} == {1}
+    assert driver.of(JobLeftWorker)
+
+
+def test_workers_of_another_root_are_refused(
+    drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """Such a worker leaves with one line that says why, and its trial runs elsewhere."""
+    driver = drive(max_attempts=1)
+    cluster.join(**{ROOT_VARIABLE: str(tmp_path / "elsewhere")})
+    wait = driver.start(1)
+    until(lambda: driver.of(TrialLost))
+    cluster.join()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert f"{tmp_path}/elsewhere/search on this worker: does not hold the driver's trial 0" in "".join(driver.lines)
+    assert not list(tmp_path.glob("elsewhere/**/*.start-*"))
+
+
+def test_three_unfit_workers_end_the_search(drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path) -> None:
+    """The search ends with the reason of the third."""
+    driver = drive()
+    (tmp_path / "file").touch()
+    wait = driver.start(1)
+    for n in range(1, 4):
+        cluster.join(**{ROOT_VARIABLE: str(tmp_path / "file")})
+        until(lambda: n == 3 or len(driver.of(TrialLost)) == n, 60)  # noqa: B023
+
+    with pytest.raises((SearchFailedError, ConfigurationError), match=f"{tmp_path}/file"):
+        wait()
+    assert len(driver.of(TrialLost)) == 2
+
+
+def test_the_end_of_a_session_interrupts_its_trials(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """Ctrl-C: a running trial is interrupted, one without a worker is taken back; workers keep no process of ours."""
+    driver = drive(slots=2)
+    driver.hold(0), driver.hold(1)
+    worker = cluster.join()
+    wait = driver.start(4)
+    until(lambda: driver.of(Started))
+    driver.executor.post(StopRequested("SIGINT", 2))
+    with pytest.raises(SearchInterruptedError):
+        wait()
+    driver.executor.close()
+
+    assert [t.state for t in driver.records.load()[0]] == [State.WAITING] * 2
+    until(lambda: worker.leftovers() == [worker.process.pid], 20, what="the end of the trial's processes")
+
+
+def test_a_lost_scheduler_interrupts_the_search(tmp_path: Path) -> None:
+    """kill -9 of the scheduler stops the session at once, with all records whole; no process is left."""
+    with DaskCluster(tmp_path) as own:
+        driver = Driver(tmp_path, own)
+        driver.hold(1)
+        worker = own.join()
+        wait = driver.start(3)
+        until(lambda: driver.has_started(1))
+        own.scheduler.kill()
+        with pytest.raises(SearchInterruptedError, match="the Dask scheduler was lost"):
+            wait()
+        driver.executor.close()
+        until(lambda: not worker.leftovers(), 60, what="the end of the worker")
+
+    assert [t.state for t in driver.records.load()[0]] == [State.COMPLETE, State.WAITING]
+    assert [e.trial.number for e in driver.of(Finished)] == [0]

@@ -1,0 +1,106 @@
+"""The worker's end of an engine: what travels to it, what it refuses, and what it does not train."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nas import Proposal
+from nas.core.errors import ConfigurationError
+from nas.core.spec import Spec
+from nas.core.trial import Trial
+from nas.executors.engine_worker import (
+    OPTIONS_VARIABLE,
+    ROOT_VARIABLE,
+    EngineSpec,
+    EngineWorker,
+    PackedOrder,
+    WorkerUnfit,
+    local_runtime,
+    worker_environment,
+)
+from nas.executors.events import TrialLost
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.training.messages import Assignment, RuntimeSpec
+
+URL = "sftp://me:s3cret@host/root/search"
+
+
+def runtime(url: str = URL, **options: object) -> RuntimeSpec:
+    return RuntimeSpec(problem=Spec("held_problem.HeldProblem"), url=url, options=options)
+
+
+def test_spec_has_no_credentials() -> None:
+    """Neither the password of the URL nor storage options are in what an engine sends."""
+    order = PackedOrder.of(EngineSpec.of(runtime(password="s3cret", key="s3cret")), "order")
+    spec, content = order.unpack()
+
+    assert b"s3cret" not in pickle.dumps(order)
+    assert (spec.runtime.url, dict(spec.runtime.options)) == ("sftp://me@host/root/search", {})
+    assert content == "order"
+
+
+def test_worker_has_its_own_root_and_options() -> None:
+    """The worker's environment names its root and options; without it the driver's URL counts."""
+    bare = EngineSpec.of(runtime(key="k")).runtime
+    here = local_runtime(bare, {ROOT_VARIABLE: "/mnt/other/", OPTIONS_VARIABLE: '{"key": 1}'})
+
+    assert (here.url, here.options) == ("/mnt/other/search", {"key": 1})
+    assert local_runtime(bare, {}).url == "sftp://me@host/root/search"
+    assert local_runtime(bare, worker_environment(URL, {"key": "k"})) == runtime(key="k")
+    assert worker_environment("/mnt/root/search", {}) == {}
+
+
+@pytest.mark.parametrize("text", ["[1]", "s3cret", '"s3cret"'])
+def test_options_must_be_an_object(text: str) -> None:
+    """Anything else is one line that does not show the value."""
+    with pytest.raises(ConfigurationError, match=rf"^{OPTIONS_VARIABLE}: must be a JSON object") as raised:
+        local_runtime(runtime(), {OPTIONS_VARIABLE: text})
+
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["Heirloom", "Python"])
+def test_other_versions_are_refused(name: str) -> None:
+    """A worker with another version refuses by name before it unpickles anything."""
+    order = PackedOrder.of(EngineSpec.of(runtime()), "order")
+    other = replace(order, versions={**order.versions, name: "0.0"}, content=b"no pickle")
+
+    with pytest.raises(ConfigurationError, match=rf"the driver has {name} 0\.0, this worker .*Install the same"):
+        other.unpack()
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    """Returns a trial whose proposal is durable."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+    Records(open_root(str(tmp_path / "search"))).propose(trial)
+    return trial
+
+
+def test_attempt_that_was_started_trains_nothing(tmp_path: Path, trial: Trial) -> None:
+    """The engine's rerun of a lost task finds the attempt's start record: the trial is lost, no process starts."""
+    records = Records(open_root(str(tmp_path / "search")))
+    records.start(trial, {"session": 1, "host": "elsewhere", "pid": 1, "time": 1.0})
+    worker = EngineWorker(EngineSpec.of(runtime(str(tmp_path / "search"))))
+    ended = worker.run(Assignment(trial), lambda event: None)
+    worker.close()
+
+    assert ended == TrialLost(0, 0, "its worker was lost, and the engine ran its task again")
+    assert records.result(trial) is None
+
+
+def test_worker_without_the_drivers_records_is_unfit(tmp_path: Path, trial: Trial) -> None:
+    """A root that is not the driver's is one line with the remedy."""
+    (tmp_path / "other").mkdir()
+    worker = EngineWorker(EngineSpec.of(runtime(str(tmp_path / "other" / "search"))))
+    ended = worker.run(Assignment(trial), lambda event: None)
+    worker.close()
+
+    assert isinstance(ended, WorkerUnfit)
+    assert ended.is_mistake
+    assert "does not hold the driver's trial 0. Mount the driver's storage there, or set" in ended.error

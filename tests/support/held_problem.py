@@ -1,0 +1,47 @@
+"""A problem whose trials wait for as long as files are there; Dask's workers import it by name."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from nas import Int, Job, Metric, ParameterSpace, Policy, Problem, TrialRun
+from nas.core.errors import TrialStopped
+
+
+class HeldProblem(Problem):
+    """Scores each point with its ``x`` after three reports.
+
+    Args:
+        hold: A folder. Trial n goes on reporting while the file ``n`` lies in it.
+    """
+
+    metrics = (Metric("score"),)
+    policies = frozenset({Policy.EARLY_STOP})
+    space = ParameterSpace({"x": Int(0, 10_000)})
+
+    def __init__(self, hold: str) -> None:
+        self.hold = Path(hold)
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        for step in range(3):
+            run.report(step, score=run.point["x"] + step / 10)
+        while (self.hold / str(run.number)).exists():
+            run.report(3, score=run.point["x"])
+            time.sleep(0.05)
+        return {"score": run.point["x"]}
+
+    def test(self, run: TrialRun) -> dict[str, float]:
+        if run.point["x"] == 1:
+            raise RuntimeError("no test today")
+        return {"score": run.point["x"] / 3}
+
+
+class HeldPhases(HeldProblem):
+    """The same, trial after trial."""
+
+    def train_many(self, job: Job) -> None:
+        for run in job.trials():
+            with suppress(TrialStopped):
+                run.finish(**self.train(run))

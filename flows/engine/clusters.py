@@ -45,6 +45,7 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
         client,
         slots=machine.slots,
         resources=dask.resources,
+        n_ahead=machine.slots if dask.address is not None or dask.adapt is not None else 0,
         may_grow=not dask.is_local or dask.adapt is not None,
         note=progress.note,
         show_wait=show_wait,

@@ -40,7 +40,8 @@ class _Workers:
 class DaskPool(EnginePool):
     """Runs attempts as tasks of a Dask cluster.
 
-    No task is bound to a worker, and a thread of a worker is a place. The scheduler tells of lost workers. Dask begins
+    No task is bound to a worker, and a thread of a worker is a place. Tasks without a place wait in the driver, but for
+    ``n_ahead``. The scheduler tells of lost workers. Dask begins
     a lost task again; the pool has released it by then, and the worker trains nothing.
 
     Args:
@@ -48,6 +49,7 @@ class DaskPool(EnginePool):
         client: A client of the cluster, not used for anything else. ``close`` closes it.
         slots: Number of trials that there may be at a time, for messages.
         resources: Abstract resources of Dask that each trial takes, such as ``{"GPU": 1}``.
+        n_ahead: Number of tasks to submit even without workers, so that an adaptive cluster starts some.
         may_grow: Whether workers may join: a fixed cluster whose last worker is unfit ends the search.
         note: Takes a line for the user.
         show_wait: Takes what all trials wait for, or None.
@@ -60,11 +62,13 @@ class DaskPool(EnginePool):
         *,
         slots: int = 1,
         resources: Mapping[str, float] | None = None,
+        n_ahead: int = 0,
         may_grow: bool = True,
         note: Callable[[str], None] = lambda line: None,
         show_wait: Callable[[str | None], None] = lambda what: None,
     ) -> None:
         super().__init__(spec, slots, may_grow=may_grow, note=note, show_wait=show_wait)
+        self._n_ahead = n_ahead
         self._client = client
         self._resources = dict(resources or {})
         self._topic = str(client.id)  # Dask drops the events of this topic when the client is gone

@@ -130,6 +130,8 @@ class EnginePool(WorkerPool):
         self._tasks: dict[str, EngineTask] = {}
         self._homeless: dict[int, Callable[[Event], None]] = {}
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
+        self._n_ahead = 0
+        """Tasks to start even if no worker has a place for them."""
         self._n_unfit = 0
         self._id = secrets.token_hex(4)  # several drivers may use one engine
         self._n_submitted = 0
@@ -240,7 +242,7 @@ class EnginePool(WorkerPool):
 
     def _dispatch(self) -> None:
         """Starts the oldest orders while there are workers for them."""
-        while self._queue and len(self._tasks) < self._n_places:
+        while self._queue and len(self._tasks) < max(self._n_places, self._n_ahead):
             order = self._queue.popleft()
             self._n_submitted += 1
             key = f"{_name(order.content)}-{self._id}-{self._n_submitted}"

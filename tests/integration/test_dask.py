@@ -39,7 +39,7 @@ def starts(search: Path) -> list[str]:
 def test_a_search_on_a_local_cluster(here: Path, api_url: str) -> None:
     """Jobs, stops, inheritance, a final, its test and export run on Dask's workers; no process is left.
 
-    Ctrl-C in the middle keeps finished trials, and the line that it prints goes on.
+    Ctrl-C in the middle keeps finished trials, and the line that it prints goes on: on workers that come as needed.
     """
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=0.5")
@@ -49,7 +49,8 @@ def test_a_search_on_a_local_cluster(here: Path, api_url: str) -> None:
         first = command.wait(60)
         until(lambda: not command.leftovers(), 5, what="the end of all processes")
     n_kept = sum(trial.is_finished for trial in trials(search))
-    with Command(here, line=resume_line(first.err), PREFECT_API_URL=api_url) as command:
+    adaptive = f"{resume_line(first.err)} runner.adapt.minimum=0 runner.adapt.maximum=2 runner.cluster.n_workers=0"
+    with Command(here, line=adaptive, PREFECT_API_URL=api_url) as command:
         done = command.wait()
         until(lambda: not command.leftovers(), 5, what="the end of all processes")
 
@@ -64,7 +65,8 @@ def test_a_search_on_a_local_cluster(here: Path, api_url: str) -> None:
     assert "test: score" in done.out
     assert (search / "best-0001.json").exists()
     assert sum(name.endswith(".start-1.json") for name in starts(search)) == 9
-    assert "2 workers for 2 slots" in done.err
+    assert "2 workers for 2 slots" in first.err
+    assert "workers for 2 slots" in done.err
 
 
 def test_a_killed_driver_ends_its_trials(here: Path, api_url: str, cluster: DaskCluster) -> None:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-SUPPORT = Path(__file__).parents[1]
 NAME = "shared"
 
 
 def command(module: str, *overrides: str) -> dict[str, object]:
     """How ``python -m MODULE OVERRIDES ...`` ended."""
-    cache = f"{os.environ['TMPDIR']}/cache"
-    paths = f"{SUPPORT.parents[1]}{os.pathsep}{SUPPORT}"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *overrides],
-        cwd=os.environ["TMPDIR"],
-        env=kept | {"HEIRLOOM_CACHE": cache, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    return {"status": done.returncode, "output": done.stdout, "error": done.stderr}
+    from tests.support.commands import run
+
+    folder = os.environ["TMPDIR"]
+    done = run(Path(folder), *overrides, module=module, timeout_s=400, HEIRLOOM_CACHE=f"{folder}/cache")
+    return {"status": done.status, "output": done.out, "error": done.err}
 
 
 def main() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[3]))
     here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
     search = (
         "problem._target_=outcome_problem.OutcomeProblem",

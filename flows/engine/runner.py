@@ -235,7 +235,7 @@ class Engine:
 
     def _prefect(self, session_run: SessionRun) -> None:
         """Runs the session within a flow run, and leaves in time even if Prefect does not."""
-        from flows.engine.server import quiet_environment, server_home, silence_prefect, wait_for_backlog
+        from flows.engine.server import drain_prefect, quiet_environment, server_home, silence_prefect, wait_for_backlog
 
         assert self._api_url is not None  # run() has prepared it
         api_url = self._api_url
@@ -273,6 +273,7 @@ class Engine:
                 try:
                     flow_run.close_artifacts(timeout_s=END_S)
                     thread.join(max(0.0, end_s - time.monotonic()))
+                    drain_prefect(max(0.0, end_s - time.monotonic()))
                     if not thread.is_alive() and flow_run.id is not None and self._server is not None:
                         with api_client(api_url) as client:
                             left_s = max(0.0, end_s - time.monotonic())

@@ -31,6 +31,14 @@ def n_started(search: Path) -> int:
     return len(list((search / "trials").glob("*.start-*.json")))
 
 
+def server_of(command: Command) -> int:
+    """Returns the process of a command's temporary server."""
+    (server,) = [
+        pid for pid in command.leftovers() if b"flows.engine.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return server
+
+
 def noise(err: str) -> list[str]:
     return [line for line in err.splitlines() if not PLAIN.fullmatch(line)]
 
@@ -204,10 +212,7 @@ def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> No
         here, *TIMED, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"
     ) as c:
         until(lambda: n_started(search) >= 3, what="the third trial")
-        (server,) = [
-            pid for pid in c.leftovers() if b"flows.engine.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-        os.kill(server, signal.SIGKILL)
+        os.kill(server_of(c), signal.SIGKILL)
         killed = time.monotonic()
         done = c.wait()
         seconds = time.monotonic() - killed
@@ -218,3 +223,29 @@ def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> No
     assert "Prefect's temporary server has ended; all records are complete" in done.err
     assert all(trial.state == "COMPLETE" for trial in trials(search))
     assert "best: trial" in done.out
+
+
+@pytest.mark.parametrize("interrupts", [False, True], ids=["waits", "Ctrl-C"])
+def test_a_stopped_server_delays_the_end_for_seconds(here: Path, interrupts: bool) -> None:
+    """If Prefect's temporary server hangs, the end waits for it 10 s at most, with a line; Ctrl-C ends the wait."""
+    search = here / "heirloom" / "mine"
+    few = ("name=mine", "budget.trials=1", "finalists=1", "problem.seconds=1")
+    with Command(here, *TIMED, "runner=threads", "slots=1", *few) as c:
+        until(lambda: n_started(search) == 2, what="the final")
+        os.kill(server_of(c), signal.SIGSTOP)
+        until(lambda: list(search.glob("best-*.json")), what="the winner")
+        began_s = time.monotonic()
+        if interrupts:
+            until(lambda: "Ctrl-C ends it" in c.err, 8, what="the line on the wait")
+            c.send(signal.SIGINT)
+            began_s = time.monotonic()
+        done = c.wait()
+        seconds = time.monotonic() - began_s
+        left = c.leftovers()
+
+    assert done.status == 0
+    assert "waiting at most 10 s until Prefect's server has stored the last states; Ctrl-C ends it\n" in done.err
+    assert "Prefect's server did not accept everything" in done.err
+    assert "best: trial" in done.out
+    assert seconds < (4 if interrupts else 13)
+    assert left == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
 from pathlib import Path
 
@@ -65,12 +66,16 @@ def test_a_second_driver_without_a_name_is_refused(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_takeover_ends_the_older_driver(here: Path) -> None:
-    """With takeover=true the older driver stops first, then the newer one continues; no proposal is lost."""
+@pytest.mark.parametrize("is_suspended", [False, True], ids=["running", "suspended"])
+def test_a_takeover_ends_the_older_driver(here: Path, is_suspended: bool) -> None:
+    """With takeover=true the newer driver continues once the older one has stopped or is silent; nothing is lost."""
     with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5") as older:
         until(lambda: len(starts(here)) >= 2)
+        if is_suspended:
+            older.send(signal.SIGSTOP)
         newer = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", "takeover=true")
-        done = older.wait(5)
+        older.send(signal.SIGCONT)
+        done = older.wait(20)
     found = trials(here / "heirloom" / "mine")
 
     assert newer.status == 0

@@ -19,6 +19,7 @@ from flows.engine.tasks import PrefectExecutor, tags_without_limits
 from flows.views.summary import failure_of
 from nas.core.errors import SearchInterruptedError
 from nas.core.redaction import public_line, without_passwords
+from nas.core.tracebacks import text_of
 from nas.core.trial import State as TrialState
 from nas.executors.events import Event, Finished
 from nas.executors.pool import WorkerPool
@@ -125,7 +126,7 @@ class FlowRun:
         try:
             self._run.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
         except BaseException as error:
-            artifacts.say(f"session {self._run.session} ended: {error}", logging.ERROR)
+            artifacts.say(f"session {self._run.session} ended: {text_of(error)}", logging.ERROR)
             raise
         artifacts.say(f"session {self._run.session} ended: all trials have their records")
 

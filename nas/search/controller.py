@@ -23,6 +23,7 @@ from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, Trial
+from nas.core.validation import short_repr
 from nas.executors.events import (
     Event,
     ExecutorFailed,
@@ -610,7 +611,7 @@ class SearchController:
         if event.answer is not None:
             stop = False
             if self._stopper is not None and self._is_search(trial):
-                stop = self._stopper.should_stop(self._lineage_for_stopper(trial), trial)
+                stop = _decision(self._stopper.should_stop(self._lineage_for_stopper(trial), trial), self._stopper)
             event.answer(stop)
 
     def _lineage_for_stopper(self, trial: Trial) -> Lineage:
@@ -621,3 +622,19 @@ class SearchController:
 
     def _interrupt(self) -> None:
         interrupt_trials(self._executor, self._slots, self.trials, self._observe)
+
+
+def _decision(answer: object, stopper: Stopper) -> bool:
+    """Returns a stopper's answer as a bool.
+
+    Numpy's bools and tensors of one value count: workers wait for a bool.
+    """
+    try:
+        value = answer.item() if hasattr(answer, "item") else answer
+    except (ValueError, RuntimeError):  # it has many values
+        value = answer
+    if not isinstance(value, bool):
+        raise SearchFailedError(
+            f"stopper {type(stopper).__name__} answered {short_repr(answer)}; it must answer True or False"
+        )
+    return value

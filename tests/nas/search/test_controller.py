@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -1047,6 +1048,32 @@ class TestStopper:
         assert (stopped.state, stopped.reason) == (State.STOPPED, Reason.STOPPER)
         assert stopped.metrics == {"accuracy": 0.2}
         assert [trial.state for trial in records.load()[0][:5]] == [State.COMPLETE] * 5
+
+    @pytest.mark.parametrize("answer", [numpy.bool_(True), numpy.array([True])])
+    def test_an_answer_of_numpy_counts(self, records: Records, answer: object) -> None:
+        """A worker waits for a bool, so the controller sends no other type."""
+
+        class Numeric(Stopper):
+            should_stop = staticmethod(lambda lineage, trial: answer)
+
+        ends = {0: [End(reports=(0.5, 0.6))]}
+        executor, stopper = ScriptedExecutor(records, ends=ends), Numeric((METRIC,))
+        make_controller(records, executor, ListTuner(()), settings=up_to(1), stopper=stopper).search(SEARCH)
+
+        assert by_number(records)[0].state == State.STOPPED
+
+    @pytest.mark.parametrize("answer", [None, "no", numpy.array([True, False])])
+    def test_any_other_answer_ends_the_search(self, records: Records, answer: object) -> None:
+        """A stopper that answers nonsense ends the search in one line, instead of a worker that waits forever."""
+
+        class Forgetful(Stopper):
+            should_stop = staticmethod(lambda lineage, trial: answer)
+
+        executor = ScriptedExecutor(records, ends={0: [End(reports=(0.5,))]})
+        controller = make_controller(records, executor, ListTuner(()), settings=up_to(1), stopper=Forgetful((METRIC,)))
+
+        with pytest.raises(SearchFailedError, match=r"stopper Forgetful answered .*; it must answer True or False"):
+            controller.search(SEARCH)
 
     def test_final_trials_are_not_stopped(self, records: Records) -> None:
         """A stopper is not asked about trials of the final stage."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from nas.core.errors import ConfigurationError, CorruptError
 
-MAX_RECORD_BYTES = 64 << 20
+MAX_RECORD_BYTES = 32 << 20
 """The largest record, manifest or log. Larger files are not read into memory."""
 MAX_DEPTH = 64
 """The maximum depth of nested lists and objects, in a point for example. It limits recursion."""

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from nas.core.errors import CorruptError
-from nas.core.validation import MAX_DEPTH
-from nas.storage.record_format import MAX_READ_VALUES, MAX_VALUES, decode_record, encode_record, is_format_1, seal
+from nas.core.reference import Reference
+from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES
+from nas.storage.manifest import Manifest, TensorEntry
+from nas.storage.record_format import (
+    MAX_LARGE_VALUES,
+    MAX_READ_VALUES,
+    MAX_VALUES,
+    decode_record,
+    encode_record,
+    is_format_1,
+    seal,
+)
 from nas.storage.verified import digest_of
 
 RECORDS: list[dict[str, Any]] = [
@@ -98,3 +108,35 @@ def test_format_1_is_known_by_its_missing_digest() -> None:
     assert is_format_1(b'{"format":1,"identity":{}}')
     for data in (b'{"format":2}', encode_record({"format": 1}), encode_record({"format": 2}), b"", b"[]", b"\xff"):
         assert not is_format_1(data)
+
+
+@pytest.mark.slow
+def test_manifest_of_a_hundred_thousand_tensors_is_read() -> None:
+    """The largest manifests that a network needs are written and read; the worst of that size take 400 MB at most."""
+    digest, pack = digest_of(b"x"), "packs/000001-abcdef01.safetensors"
+    shape = {"pack": pack, "offset": 0, "bytes": 9_437_184, "dtype": "float32", "shape": (512, 512, 3, 3)}
+    tensors = {f"blocks.{n}.attention.linear.weight": TensorEntry(**shape, digest=digest) for n in range(100_000)}
+    manifest = Manifest(tensors=tensors, packs=(Reference(pack, 10**9, digest),), files=())
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+    worst = seal(b'{"tensors":{' + b",".join(b'"%d":"%d"' % (n, n) for n in range(MAX_LARGE_VALUES - 10)) + b"}}")
+    tracemalloc.start()
+    decode_record(worst, is_large=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 400_000_000
+
+
+def test_values_of_a_manifest_are_counted_before_decoding() -> None:
+    """A manifest with more values, or of more bytes, than the largest is refused in no memory."""
+    for data, excess in (
+        (b'{"tensors":[' + b"[]," * (MAX_LARGE_VALUES // 2) + b"[]]}", "values; a record has at most 1200000"),
+        (b'{"tensors":"' + b"x" * MAX_RECORD_BYTES + b'"}', "bytes; a record has at most 33554432"),
+    ):
+        sealed = seal(data)
+        tracemalloc.start()
+        with pytest.raises(CorruptError, match=excess):
+            Manifest.from_bytes(sealed)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1_000_000

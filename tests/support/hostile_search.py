@@ -124,8 +124,13 @@ class HostileSearch:
                 else:
                     path.unlink()
 
-    def refusals(self, kind: str = "") -> list[HeirloomError]:
-        """What all that reads a search says, or what reads this kind: anything but a HeirloomError is raised."""
+    def refusals(self, kind: str = "", *, fully: bool = True) -> list[HeirloomError]:
+        """What all that reads a search says, or what reads this kind: anything but a HeirloomError is raised.
+
+        Args:
+            kind: What was replaced.
+            fully: Whether all read it; else verify does, and the others until the first that refuses it.
+        """
         refused: list[HeirloomError] = []
 
         def attempt(call: Callable[[], object]) -> None:
@@ -134,8 +139,9 @@ class HostileSearch:
             except HeirloomError as error:
                 refused.append(error)
 
-        for read in (self.read_weights, self.verify, self.report, self.resume, self.hold):
-            if kind != "manifest" or read in (self.read_weights, self.verify):
+        attempt(self.verify)
+        for read in (self.read_weights, self.hold, self.report, self.resume):
+            if (kind != "manifest" or read == self.read_weights) and (fully or not refused):
                 attempt(read)
         return refused
 

@@ -43,8 +43,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     machine = read_machine(invocation.values)
     identity = (Records(files).header() or {})["identity"]
     if identity["deterministic"]:  # results depend on slots and threads
-        gate = machine.gate and replace(machine.gate, n_threads=identity["n_threads"])
-        machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"], gate=gate)
+        machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
     check_deterministic(identity["deterministic"], machine)
     if PolicyPlan.from_stages(identity["policy"]).final is None:
         raise ConfigurationError(

@@ -19,7 +19,7 @@ FROM_FILE = (
     "gpus_per_trial",
 )  # fmt: skip
 """Keys that the experiment's own file sets."""
-RUNNERS = ("threads", "processes", "remote", "debug")
+RUNNERS = ("threads", "processes", "dask", "ray", "debug")
 BUDGET_NAMES = {"trials": "maxTrialNum", "jobs": "maxTrialNum", "hours": "maxExecDuration"}
 
 
@@ -63,8 +63,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
         raise ConfigurationError(f"runner={kind}: must be {' or '.join(RUNNERS)}: NNI trials can't be simulated")
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
-    if machine.gate is None:  # remote workers have their own folder
-        private_folder().cleanup()
+    private_folder().cleanup()
     for note in experiment.notes:
         tell(note)
     name, search = nni_search(
@@ -85,8 +84,8 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
 
 
 def _gpus(machine: Machine) -> tuple[int, ...] | None:
-    """Returns the GPU numbers of this machine, or None if trials run on other machines."""
-    if machine.gate is not None:
+    """Returns the GPU numbers of this machine; None: a cluster gives each trial its own."""
+    if machine.runner in ("dask", "ray"):
         return None
     if machine.device != "cuda":
         return ()

@@ -17,9 +17,6 @@ SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 EXCLUDED = (
-    "nas/executors/remote/",  # the HTTP channel
-    "flows/engine/remote_workers.py",
-    "flows/worker.py",
     "nas/storage/backends/aws.py",  # the S3 and sftp drivers
     "nas/storage/backends/chunks.py",
     "nas/storage/backends/object_backend.py",
@@ -35,7 +32,7 @@ EXCLUDED = (
 )
 """Code that is going to be replaced; its prose is not polished before."""
 
-COMMANDS = ("final", "gc", "nni", "report", "search", "verify", "worker")
+COMMANDS = ("final", "gc", "nni", "report", "search", "verify")
 MAX_FIRST_LINE_WORDS = 16
 MAX_SENTENCE_WORDS = 22
 VERB = re.compile(r"[A-Z][a-z-]*s[,:.]?")

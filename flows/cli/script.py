@@ -13,7 +13,6 @@ COMMANDS = {
     "final": "train finalists of a search in full",
     "gc": "delete weights that nothing needs",
     "verify": "check a search, or whether a root is fit for use",
-    "worker": "run trials of a search on another machine",
     "nni": "run an unchanged NNI experiment",
 }
 

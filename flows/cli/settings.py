@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -26,20 +24,17 @@ from nas.storage.maintenance.gc.retention import Retention
 from nas.tuners.shared.constrained import checked_limits
 
 if TYPE_CHECKING:
-    from nas.executors.remote.pool import Gate
     from nas.storage.blobs import BlobStore
 
-RunnerKind = Literal["debug", "threads", "processes", "dask", "ray", "remote", "simulated"]
-RUNNERS = ("debug", "threads", "processes", "dask", "ray", "remote", "simulated")
-WITH_PREFECT = frozenset({"threads", "processes", "dask", "ray", "remote"})
-KILLABLE = frozenset({"processes", "dask", "ray", "remote"})
+RunnerKind = Literal["debug", "threads", "processes", "dask", "ray", "simulated"]
+RUNNERS = ("debug", "threads", "processes", "dask", "ray", "simulated")
+WITH_PREFECT = frozenset({"threads", "processes", "dask", "ray"})
+KILLABLE = frozenset({"processes", "dask", "ray"})
 PLACES_GPUS = ("processes", "dask", "ray")
 """Runners whose workers see different GPUs."""
 LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", "dask_cuda.LocalCUDACluster"})
 """Clusters whose workers run on the driver's machine and inherit its environment."""
 MAX_DEFAULT_SLOTS = 4
-TOKEN_VARIABLE = "HEIRLOOM_CHANNEL_TOKEN"
-"""Environment variable of the token, because every user of a machine can see command lines."""
 LEAST_S = 1.0
 """Shortest time budget in seconds; a process alone takes longer to start."""
 UNFIT = r"[^A-Za-z0-9._+=-]+"
@@ -115,8 +110,6 @@ class Machine:
     """Cluster, for ``runner=dask``."""
     ray: RayAddress | None = None
     """Cluster, for ``runner=ray``."""
-    gate: Gate | None = None
-    """Address and token for workers, for ``runner=remote``."""
 
 
 def read_machine(values: Mapping[str, Any]) -> Machine:
@@ -128,8 +121,6 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         ConfigurationError: one of the values is invalid or conflicts with another.
     """
     runner, slots, n_threads, timeout_s = _read_wishes(values)
-    if runner == "remote":
-        return _read_remote(values, slots or MAX_DEFAULT_SLOTS, n_threads, timeout_s)
     dask = read_dask(values) if runner == "dask" else None
     ray = read_ray(values) if runner == "ray" else None
     if (dask is not None and not dask.is_local) or (ray is not None and ray.address is not None):
@@ -219,56 +210,6 @@ def read_ray(values: Mapping[str, Any]) -> RayAddress:
             f"runner.address={address}: must be HOST:6379 of a cluster's head, or auto. Run the search on a node of it."
         )
     return RayAddress(address)
-
-
-def _read_remote(values: Mapping[str, Any], slots: int, n_threads: int | None, timeout_s: float | None) -> Machine:
-    """Returns the machine of remote workers, which choose what is not set."""
-    gate = read_gate(values)
-    return Machine(
-        runner="remote",
-        slots=slots,
-        n_threads=n_threads or 1,
-        device=gate.device or "cpu",
-        gpus=(),
-        trial_timeout_s=timeout_s,
-        gate=gate,
-    )
-
-
-def read_gate(values: Mapping[str, Any]) -> Gate:
-    """Returns address, token and limits for the workers of ``runner=remote``.
-
-    Raises:
-        ConfigurationError: a value is invalid.
-    """
-    import nas
-    from nas.executors.remote.pool import Gate
-
-    channel = values["channel"]
-    host, port, lost_after_s = channel["host"], channel["port"], channel["lost_after_s"]
-    if not isinstance(host, str) or not host:
-        raise ConfigurationError(f"channel.host={host!r}: must be an address of this machine, or 0.0.0.0: all")
-    if isinstance(port, bool) or not isinstance(port, int | None) or not 0 <= (port or 0) < 65536:
-        raise ConfigurationError(f"channel.port={port!r}: must be a port from 1 to 65535, or null: any that is free")
-    if isinstance(lost_after_s, bool) or not isinstance(lost_after_s, int | float) or not 1 <= lost_after_s <= 3600:
-        raise ConfigurationError(f"channel.lost_after_s={lost_after_s!r}: must be a number of seconds from 1 to 3600")
-    if values["gpus"] != "all":
-        raise ConfigurationError(
-            f"gpus={values['gpus']}: does not go with runner=remote: CUDA_VISIBLE_DEVICES of each worker says it"
-        )
-    device, n_threads = values["device"], positive_int("threads", values["threads"])
-    token = os.environ.get(TOKEN_VARIABLE)
-    if token is not None and not re.fullmatch(r"[!-~]{16,512}", token):
-        raise ConfigurationError(f"{TOKEN_VARIABLE} must be 16 to 512 visible characters; without it, one is made")
-    return Gate(
-        token=token or secrets.token_urlsafe(24),
-        version=nas.__version__,
-        host=host,
-        port=port or 0,
-        lost_after_s=float(lost_after_s),
-        device=None if device == "auto" else device,
-        n_threads=n_threads,
-    )
 
 
 def _read_workers(values: Mapping[str, Any]) -> Workers | None:
@@ -415,8 +356,6 @@ def check_values(invocation: Invocation) -> None:
     if invocation.spec("problem") is None:
         raise ConfigurationError(f"no problem: add problem=NAME, one of {', '.join(choices_of('problem'))}")
     runner = _read_wishes(values)[0]
-    if runner == "remote":
-        read_gate(values)
     if runner == "dask":
         read_dask(values)
     if runner == "ray":
@@ -548,10 +487,6 @@ def check_deterministic(deterministic: bool, machine: Machine) -> None:
             f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: "
             "threads share torch's random state"
         )
-    if deterministic and machine.gate is not None and machine.gate.n_threads is None:
-        raise ConfigurationError(
-            "deterministic=true with runner=remote needs threads=N: results depend on it, and machines differ"
-        )
 
 
 def read_search(invocation: Invocation, machine: Machine) -> Search:
@@ -609,8 +544,7 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
             )
     has_gpu = machine.device == "cuda" if machine.workers is None else machine.workers.have_gpus
     if budget.gpu_hours is not None and not has_gpu:
-        is_elsewhere = machine.gate is not None or machine.device == "auto"
-        remedy = ". Add device=cuda, and every worker must have one." if is_elsewhere else ""
+        remedy = ". Add device=cuda, and every worker must have one." if machine.device == "auto" else ""
         remedy = remedy if machine.workers is None else ". Add runner.workers.have_gpus=true."
         where = machine.device if machine.workers is None else "simulated workers"
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU, but trials run on {where}{remedy}")

@@ -18,9 +18,6 @@ def trusted_spec(
     group: str,
     stored: Mapping[str, Any],
     invocation: Invocation,
-    *,
-    by: str = "the search's record",
-    lacks: str = "a shared disk",
 ) -> Spec:
     """Returns the class that a record names, with arguments added by the command line.
 
@@ -36,8 +33,6 @@ def trusted_spec(
         group: ``problem``, ``tuner`` or ``stopper``.
         stored: Target and arguments in the record.
         invocation: The command line, which may name the same target.
-        by: The source of the record, for the error.
-        lacks: The medium that is not trusted with code and data, for the error.
 
     Raises:
         ConfigurationError: the target lies outside Heirloom, is no problem, tuner or stopper, or is not the one that
@@ -53,7 +48,7 @@ def trusted_spec(
     spec = Spec(target, {**stored["arguments"], **given})
     if named != target and not is_trusted and (named is not None or not _is_own(group, spec)):
         raise ConfigurationError(
-            f"{by} names {target} as its {group}, but {lacks} is not trusted with code: "
+            f"the search's record names {target} as its {group}, but a shared disk is not trusted with code: "
             f"add {group}._target_={target} or trust=true"
         )
     unnamed = {key: value for key, value in stored["arguments"].items() if key not in given}
@@ -65,7 +60,7 @@ def trusted_spec(
         is_code, is_data = (bool(refused & _declared(kind, spec)) for kind in ("code", "data"))
         kind, does = ("code", "runs") if is_code else ("data", "reads") if is_data else ("text", "gets")
         raise ConfigurationError(
-            f"{by} names {kind} that its {group} {does}, but {lacks} is not trusted with {kind}: "
+            f"the search's record names {kind} that its {group} {does}, but a shared disk is not trusted with {kind}: "
             f"add {' '.join(_words(group, spec, unnamed, refused))}{'' if is_trusted else ' or trust=true'}"
         )
     return spec

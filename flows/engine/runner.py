@@ -159,8 +159,6 @@ class Engine:
                 return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
                 check_free(records, notify=tell)
-        if (gate := context.machine.gate) is not None:
-            gate.check()
         if (ray := context.machine.ray) is not None and ray.address is not None:
             from flows.engine.ray_cluster import check_address
 

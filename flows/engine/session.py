@@ -74,10 +74,6 @@ class SessionRun:
     def pool(self) -> WorkerPool:
         """Opens the worker pool of the runner."""
         machine = self.context.machine
-        if machine.gate is not None:
-            from flows.engine.remote_workers import open_pool
-
-            return open_pool(self.context, self.runtime(), machine.gate, self.progress)
         if machine.dask is not None:
             from flows.engine.clusters import open_dask_pool
 

@@ -87,7 +87,7 @@ class Problem(ABC):
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Arguments that are code or its path.
 
-    They are taken from the command line, never from a record or a driver.
+    They are taken from the command line, never from a record.
     """
     foreign_arguments: ClassVar[frozenset[str]] = frozenset()
     """Arguments passed on to code that is not Heirloom's, such as a template.

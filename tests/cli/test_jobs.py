@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import TIMED, Command, records, run, trials, until
-from tests.support.remote_search import search_with_remote_workers
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +22,15 @@ PHASES = (
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *PHASES)
 
 
-@pytest.mark.parametrize("runner", ["processes", "threads", "debug", "remote"])
+@pytest.mark.parametrize("runner", ["processes", "threads", "debug", "dask"])
 def test_every_runner(here: Path, api_url: str, runner: str) -> None:
     """Two jobs run all trials; children inherit; a larger budget continues the same jobs."""
     search = here / "heirloom" / "mine"
     slots = 1 if runner == "debug" else 2
     plan = (*EVOLVED, f"runner={runner}", *(["slots=2"] if slots == 2 else []))
-    run_it = partial(search_with_remote_workers, n_workers=2) if runner == "remote" else run
-    first = run_it(here, *plan, "budget.trials=8", PREFECT_API_URL=api_url)
+    first = run(here, *plan, "budget.trials=8", PREFECT_API_URL=api_url)
     before = trials(search)
-    more = run_it(here, *plan, "budget.trials=11", PREFECT_API_URL=api_url)
+    more = run(here, *plan, "budget.trials=11", PREFECT_API_URL=api_url)
     after = trials(search)
     table = run(here, "name=mine", "format=json", module="flows.report")
 

@@ -163,9 +163,10 @@ def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command)
     with TcpProxy(server.port) as proxy:
         search = SteadySearch(command, "down", n_trials=160, port=proxy.port)
         command.wait_for_trials("down", 2)
-        proxy.go_down()
+        proxy.is_down = True
+        proxy.cut()
         n_finished = search.n_finished_in(20)
-        proxy.come_back()
+        proxy.is_down = False
         search.check_end(within_s=30)
 
     assert n_finished >= search.n_expected_in(20) / 2
@@ -181,7 +182,8 @@ def test_a_server_that_stays_down_ends_no_search(server: Server, command: Comman
     with TcpProxy(server.port) as proxy:
         search = SteadySearch(command, "gone", n_trials=12, port=proxy.port)
         command.wait_for_trials("gone", 2)
-        proxy.go_down()
+        proxy.is_down = True
+        proxy.cut()
         error = search.check_end(within_s=25)
 
     assert "Prefect's server did not accept everything" in error

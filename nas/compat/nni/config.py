@@ -16,7 +16,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.validation import check_int
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
-_RUNNERS = "trials run as processes of this machine, or with runner=remote of others (docs/guides/remote_workers.md)"
+_RUNNERS = "trials run as processes of this machine, or with runner=dask or ray on a cluster (docs/guides/clusters.md)"
 _READ = """
     experimentName experimentType trialConcurrency maxTrialNum maxTrialNumber maxExecDuration maxExperimentDuration
     maxTrialDuration trainingServicePlatform trainingService searchSpacePath searchSpaceFile searchSpace useAnnotation

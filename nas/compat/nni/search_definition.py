@@ -40,7 +40,7 @@ def nni_search(
         experiment: The configuration.
         name: The default is the experiment's name and the digest of the search.
         seed: The seed of builtin tuners.
-        gpus: The GPU numbers of this machine; None: trials run on remote workers, each with one GPU.
+        gpus: The GPU numbers of this machine; None: trials run on a cluster, which gives each its GPU.
         parents: Parameters that name a parent, for an own tuner; see ``ParentRule.parse``.
         wait_timeout_s: Seconds that an idle own tuner may wait while no trial runs.
 
@@ -123,7 +123,7 @@ def _usable_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[in
         if n_gpus > 1 or experiment.gpus is not None:
             field = f"trial.gpuNum ({n_gpus})" if n_gpus > 1 else "localConfig.gpuIndices"
             raise ConfigurationError(
-                f"{field} is not supported with runner=remote: each worker gives its trial the first GPU that it sees "
+                f"{field} is not supported with runner=dask or ray: each worker gives its trial the GPU that it sees "
                 "(CUDA_VISIBLE_DEVICES)"
             )
         return ()

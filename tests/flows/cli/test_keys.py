@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from flows import final, gc, report, search, verify, worker
+from flows import final, gc, report, search, verify
 from flows.cli.command import Invocation, run_command
 from flows.cli.overrides import CONF, page_of
 from flows.engine.runner import Engine
-from flows.engine.signals import SignalHandler
-from nas.core.spec import Spec
-from nas.executors.remote.client import ChannelClient
 
 COMMANDS: dict[str, Callable[[Invocation], int]] = {
     "final": lambda invocation: _with_engine(final.final, invocation),
@@ -24,20 +21,17 @@ COMMANDS: dict[str, Callable[[Invocation], int]] = {
     "report": report.report,
     "search": lambda invocation: _with_engine(search.search, invocation),
     "verify": verify.verify,
-    "worker": lambda invocation: worker.work(invocation, SignalHandler("")),
 }
 """The bodies of all commands that have a configuration."""
 TARGET = "tests.support.problems.ScoreProblem"
 OWN = ("name=s", f"problem._target_={TARGET}")
 DEBUG = ("runner=debug", "finalists=1", "device=cpu", "threads=1")
-REMOTE = ("runner=remote", "channel.port=-1")
 RUNS = {
-    "search": [("+tuner=random", *OWN, *DEBUG, "budget.trials=1"), ("+tuner=random", *OWN, *REMOTE)],
-    "final": [(*OWN, *DEBUG), (*OWN, *REMOTE)],
+    "search": [("+tuner=random", *OWN, *DEBUG, "budget.trials=1")],
+    "final": [(*OWN, *DEBUG)],
     "gc": [("name=s", "keep=best:1")],
     "report": [("name=s", "format=json")],
     "verify": [("name=s",)],
-    "worker": [("channel=http://127.0.0.1:9",)],
 }
 """Arguments that together need every key of a command."""
 
@@ -77,10 +71,7 @@ def keys_of(command: str) -> set[str]:
 def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command reads the value of each key of its configuration, not only to check it."""
     monkeypatch.chdir(here)
-    monkeypatch.setenv("HEIRLOOM_CHANNEL_TOKEN", "a" * 20)
     monkeypatch.setattr("flows.cli.settings.check_values", lambda invocation: None)
-    welcome = {"search": "s", "device": None, "n_threads": None, "problem": Spec(TARGET).to_json()}
-    monkeypatch.setattr(ChannelClient, "join", lambda client, hello: welcome)
     unread = {}
     for command, runs in RUNS.items():
         read: set[str] = set()

@@ -163,10 +163,9 @@ def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command)
     with TcpProxy(server.port) as proxy:
         search = SteadySearch(command, "down", n_trials=160, port=proxy.port)
         command.wait_for_trials("down", 2)
-        proxy.is_down = True
-        proxy.cut()
+        proxy.go_down()
         n_finished = search.n_finished_in(20)
-        proxy.is_down = False
+        proxy.come_back()
         search.check_end(within_s=30)
 
     assert n_finished >= search.n_expected_in(20) / 2
@@ -182,8 +181,7 @@ def test_a_server_that_stays_down_ends_no_search(server: Server, command: Comman
     with TcpProxy(server.port) as proxy:
         search = SteadySearch(command, "gone", n_trials=12, port=proxy.port)
         command.wait_for_trials("gone", 2)
-        proxy.is_down = True
-        proxy.cut()
+        proxy.go_down()
         error = search.check_end(within_s=25)
 
     assert "Prefect's server did not accept everything" in error

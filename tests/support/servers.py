@@ -349,7 +349,6 @@ class TcpProxy:
 
     Attributes:
         delay_s: Seconds by which everything from the port comes later.
-        is_down: Whether new connections are closed at once.
     """
 
     def __init__(self, port: int, *, cut_after: int | None = None) -> None:
@@ -359,7 +358,6 @@ class TcpProxy:
         self._hushed: set[socket.socket] = set()
         self.n_connections = 0
         self.delay_s = 0.0
-        self.is_down = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
 
@@ -373,14 +371,24 @@ class TcpProxy:
         """Takes all that comes on these connections from now on, and passes nothing on."""
         self._hushed |= set(self._open)
 
+    def go_down(self) -> None:
+        """Cuts all connections and refuses new ones."""
+        with suppress(OSError):  # down already
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() does not
+        self._server.close()
+        self.cut()
+
+    def come_back(self) -> None:
+        """Listens at the same port again."""
+        self._server = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
     def __enter__(self) -> TcpProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() does not
-        self._server.close()
-        self.cut()
+        self.go_down()
 
     def _accept(self) -> None:
         while True:
@@ -388,9 +396,6 @@ class TcpProxy:
                 near, _ = self._server.accept()
             except OSError:
                 return
-            if self.is_down:
-                near.close()
-                continue
             self.n_connections += 1
             far = socket.create_connection(("127.0.0.1", self._target))
             for end in (near, far):

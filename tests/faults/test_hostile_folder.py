@@ -141,7 +141,7 @@ def test_results_without_proposals_are_named(files: BlobStore) -> None:
     result = Trial(number=10**17, index=0, proposal=Proposal(point={})).result_record()
     Records(files).publish(f"trials/{10**17}.result.json", result)
 
-    with pytest.raises(CorruptError, match="the proposal of trial 100000000000000000 is missing"):
+    with pytest.raises(CorruptError, match=r"trials/100000000000000000\.proposal\.json is missing"):
         Records(files).load()
 
 

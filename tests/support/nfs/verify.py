@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -23,12 +22,27 @@ def shell(line: str) -> None:
     subprocess.run(["bash", "-euc", line], check=True, stdout=sys.stderr)
 
 
+def started(*overrides: str) -> subprocess.Popen[str]:
+    """``python -m flows.verify OVERRIDES ...``, started."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.verify", *overrides],
+        cwd=os.environ["TMPDIR"],
+        env=os.environ | {"PYTHONPATH": str(HERE.parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outcome(process: subprocess.Popen[str]) -> dict[str, object]:
+    """How a command ended."""
+    output, error = process.communicate()
+    return {"status": process.returncode, "output": output, "error": error}
+
+
 def verify(*overrides: str) -> dict[str, object]:
     """How ``python -m flows.verify OVERRIDES ...`` ended."""
-    from tests.support.commands import run
-
-    done = run(Path(os.environ["TMPDIR"]), *overrides, module="flows.verify", timeout_s=400)
-    return {"status": done.status, "output": done.out, "error": done.err}
+    return outcome(started(*overrides))
 
 
 def search(here: str, there: str) -> dict[str, dict[str, object]]:
@@ -88,13 +102,10 @@ def fat() -> dict[str, object]:
 def main() -> None:
     sys.path.insert(0, str(HERE.parents[2]))
     kind, a, b = sys.argv[1], os.environ["NFS_A"], os.environ["NFS_B"]
-    with ThreadPoolExecutor(2) as pool:  # the first commands take long, and two machines wait for each other briefly
-        list(pool.map(verify, ("--help", "--help")))
     found = {"second": verify(f"storage.root={a}/root", f"second={b}/root")}
     # at once on the mount that has just seen the root vanish: it must be made anew there
-    with ThreadPoolExecutor(2) as pool:
-        pair = pool.map(lambda mount: verify(f"storage.root={mount}/root", "machines=2"), (b, a))
-    found |= dict(zip(("machine b", "machine a"), pair, strict=True))
+    pair = [started(f"storage.root={mount}/root", "machines=2") for mount in (b, a)]
+    found |= {f"machine {place}": outcome(process) for place, process in zip("ba", pair, strict=True)}
     found |= search(a, b) | bad_mounts(kind)
     if kind != "3" and shutil.which("mkfs.vfat"):
         found["fat"] = fat()

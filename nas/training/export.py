@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import Reference
-from nas.core.tracebacks import raise_ctrl_c, text_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
@@ -179,8 +179,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str:
-    """Returns an error's first line. Its traceback goes to the worker's log."""
-    from nas.training.export_parts import reason
-
+    """Returns an error as one line. Its traceback goes to the worker's log."""
     traceback.print_exception(error, file=sys.stderr)
-    return str(error) if isinstance(error, ConfigurationError) else reason(error)
+    return str(error) if isinstance(error, ConfigurationError) else error_line(error)

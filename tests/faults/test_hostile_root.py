@@ -55,6 +55,7 @@ PICKLE = 'c__builtin__\nexec\n(S\'open("hostile-canary", "w")\'\ntR.'
 
 POINTS = "points are data that each trial gets"
 COLUMNS = "names of columns, which are looked up in a table"
+COLUMN_NAMES = dict.fromkeys(("metrics", "parameters", "letters", "known", "tests", "seconds"), COLUMNS)
 OWN_TEXT: dict[str, dict[str, str]] = {
     "BatchTuner": {"points": POINTS},
     "Cifar10Problem": {"rules": "checked by name"},
@@ -63,7 +64,9 @@ OWN_TEXT: dict[str, dict[str, str]] = {
     "NniProblem": {"space": POINTS},
     "NniTuner": {"search_space": POINTS, "parents": "names of parameters in points"},
     "RepeatingTuner": {"arguments": "checked by name"},
-    "TabularProblem": dict.fromkeys(("metrics", "parameters", "letters", "known", "tests", "seconds"), COLUMNS),
+    "NasBench201Problem": COLUMN_NAMES,
+    "ScreenedTuner": {"proxies": "names of static metrics"},
+    "TabularProblem": COLUMN_NAMES,
     "WeightsFileProblem": {"name": POINTS},
 }
 """Arguments that a record may give with any text, or as any object, and why they do no harm."""
@@ -161,6 +164,7 @@ def baseline(class_: type, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     recorded: dict[str, dict[str, Any]] = {
         "BatchTuner": {"points": [{"x": 1}]},
         "RepeatingTuner": {"builtin": "TPE"},
+        "NasBench201Problem": {"metrics": {"accuracy": {"column": "a"}}, "parameters": ["b"]},
         "TabularProblem": {"metrics": {"accuracy": {"column": "a"}}, "parameters": ["b"]},
         "WeightsFileProblem": {"name": "x"},
     }
@@ -170,6 +174,7 @@ def baseline(class_: type, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "NniProblem": {"command": "true"},
         "NniTuner": {"class_file": "tuner.py", "class_name": "Tuner"},
         "RafikiProblem": {"file": f"{data}/linear.py", **dict.fromkeys(("train_data", "val_data"), str(data))},
+        "NasBench201Problem": {"table": f"{data}/table.csv"},
         "TabularProblem": {"table": f"{data}/table.csv"},
         "WeightsFileProblem": {"file": f"{data}/weights.safetensors"},
     }

@@ -393,7 +393,7 @@ def test_v2_names(tmp_path: Path) -> None:
             ({"tuner": {"builtinTunerName": name}, "searchSpacePath": None, **more}, f"{name}: not supported. {text}")
             for name, text in (
                 ("NetworkMorphism", "NNI itself builds its networks. Use the command `search +tuner=network_morph"),
-                ("PPOTuner", "use `python"),
+                ("PPOTuner", "use the command `search"),
             )
             for more in ({}, {"trial": {"command": "python main.py", "codeDir": ".", "gpuNum": 4}})
         ),

@@ -300,7 +300,7 @@ class TestBest:
         assert summary.winner is not None
         assert summary.tests[summary.winner.number]["error"] == "LeavingProblem.test raised SystemExit: 3"
         assert summary.best is not None
-        assert summary.best["missing"] == {"export": "LeavingProblem.export raised SystemExit: no export today"}
+        assert summary.best["missing"] == {"program.pt2": "LeavingProblem.export raised SystemExit: no export today"}
         logs = bureau.records().other_logs(summary.winner)
         assert logs["test"].endswith("SystemExit: 3\n")
         assert logs["export"].endswith("SystemExit: no export today\n")

@@ -277,7 +277,7 @@ def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("problem", "why"),
     [
-        (BrokenExport(), "NotImplementedError: no program of this network"),
+        (BrokenExport(), "BrokenExport.export raised NotImplementedError: no program of this network"),
         (BatchOfOne(), "export returned a network for one batch size: must accept any"),
         (ScoreProblem(), "the problem defines no `export(run)`, which returns the network and an example batch"),
         (ExportProblem(saves=False), "the trial saved no weights (`run.save(model)`)"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flows.cli.settings import Machine
 from flows.views.progress import Progress
-from nas.core.errors import ServerError
+from nas.core.errors import ConfigurationError, ServerError
 from nas.core.spec import Spec
 from nas.executors.engine_worker import EngineSpec, worker_environment
 from nas.training.messages import RuntimeSpec
@@ -63,6 +63,11 @@ def _connect(address: str) -> Client:
     except (OSError, TimeoutError, ValueError) as error:
         raise ServerError(
             f"runner.cluster.address={address}: no Dask scheduler answers ({error}). Start one: dask scheduler"
+        ) from error
+    except TypeError as error:
+        raise ConfigurationError(
+            f"runner.cluster.address={address}: must have certificates ({str(error).splitlines()[0]}). "
+            "Set DASK_CONFIG to a configuration of Dask that names them"
         ) from error
 
 

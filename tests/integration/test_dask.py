@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,8 @@ from tests.support.dask_cluster import DaskCluster
 from tests.support.servers import S3, SECRET
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
 
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2")
 DASK = ("runner=dask", "threads=1", "finalists=1", "name=mine")
@@ -103,6 +107,28 @@ def test_credentials_do_not_travel(here: Path, api_url: str, cluster: DaskCluste
     assert [t.state for t in found.load()[0]] == ["COMPLETE"] * 2
     assert url.encode() in memory
     assert SECRET.encode() not in memory
+
+
+def test_a_cluster_with_tls(here: Path, api_url: str, tmp_path: Path) -> None:
+    """The guide's certificate and configuration encrypt a search; a driver without them is refused in one line."""
+    guide = (ROOT / "docs" / "guides" / "clusters.md").read_text()
+    [openssl] = re.findall(r"^openssl .+", guide, re.MULTILINE)
+    [settings] = re.findall(r"```yaml\n(.+?)```", guide, re.DOTALL)
+    subprocess.run(openssl, shell=True, cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "dask.yaml").write_text(settings.replace("/etc/heirloom", str(tmp_path)))
+    tls = {"DASK_CONFIG": str(tmp_path / "dask.yaml")}
+    with DaskCluster(tmp_path, protocol="tls", **tls) as cluster:
+        cluster.join()
+        plan = (*TIMED, f"runner.cluster.address={cluster.address}", "slots=1", "budget.trials=1", "storage.root=.")
+        with Command(here, *plan, PREFECT_API_URL=api_url, **tls) as driver:
+            done = driver.wait()
+        with Command(here, *plan[:-1], "storage.root=other", PREFECT_API_URL=api_url) as stranger:
+            refused = stranger.wait()
+
+    assert done.status == 0, done.err
+    assert [t.state for t in trials(here / "mine")] == ["COMPLETE"] * 2
+    assert refused.status == 2
+    assert f"runner.cluster.address={cluster.address}: must have certificates" in refused.err
 
 
 def memory_of(pid: int) -> bytes:

@@ -62,14 +62,18 @@ class DaskCluster:
 
     Args:
         folder: Holds logs and scratch files.
+        protocol: ``tcp`` or ``tls``.
+        **changes: Variables for the environment of all processes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, protocol: str = "tcp", **changes: str) -> None:
         self.folder = folder
+        self._changes = changes
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        arguments = ("--host", "127.0.0.1", "--port", self.address.rpartition(":")[2], "--no-dashboard")
-        self.scheduler = DaskProcess(folder, "scheduler", *arguments, name="scheduler")
+            self.address = f"{protocol}://127.0.0.1:{free.getsockname()[1]}"
+        arguments = ["--host", "127.0.0.1", "--port", self.address.rpartition(":")[2], "--no-dashboard"]
+        arguments += ["--protocol", protocol]
+        self.scheduler = DaskProcess(folder, "scheduler", *arguments, name="scheduler", **changes)
         self.workers: list[DaskProcess] = []
 
     def __enter__(self) -> DaskCluster:
@@ -89,7 +93,7 @@ class DaskCluster:
         arguments = ["worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard"]
         arguments += ["--local-directory", str(self.folder / name), "--death-timeout", "20"]
         arguments += ["--nanny" if nanny else "--no-nanny"]
-        self.workers.append(DaskProcess(self.folder, *arguments, name=name, **changes))
+        self.workers.append(DaskProcess(self.folder, *arguments, name=name, **self._changes, **changes))
         return self.workers[-1]
 
     def leave_alone(self) -> None:

@@ -127,7 +127,8 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
 @pytest.mark.parametrize("name", [name for name in TUNERS if name != "batch"])
 def test_tuner_under_a_constraint(name: str) -> None:
     """With any tuner, no trial exceeds the limit, and the search has its number of trials."""
-    tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}))
+    proxies = {"proxies": ["size"]} if name == "screened" else {}
+    tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}), **proxies)
     search = Search(problem=Spec.of(SizeProblem), tuner=tuner, constraints={"size": 8})
     found = run_search(search, root=f"memory://constraint-{name}", budget=Budget(trials=24))
 

@@ -55,20 +55,42 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
     return pool
 
 
+def check_scheduler(address: str) -> None:
+    """Checks that a Dask scheduler answers at the address, before anything is written.
+
+    Raises:
+        ConfigurationError: the address needs certificates.
+        ServerError: no scheduler answers.
+    """
+    _connect(address).close()
+
+
 def _connect(address: str) -> Client:
     from distributed import Client
 
+    if address.startswith("tls://"):
+        _check_certificates(address)
     try:
         return Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise ServerError(
             f"runner.cluster.address={address}: no Dask scheduler answers ({error}). Start one: dask scheduler"
         ) from error
-    except TypeError as error:
+
+
+def _check_certificates(address: str) -> None:
+    """Raises a ConfigurationError without readable certificates: a client would not fail at once."""
+    from distributed import Security
+
+    try:
+        why = "" if Security().get_connection_args("client")["ssl_context"] else "Dask's configuration names none"
+    except OSError as error:
+        why = str(error)
+    if why:
         raise ConfigurationError(
-            f"runner.cluster.address={address}: must have certificates ({str(error).splitlines()[0]}). "
-            "Set DASK_CONFIG to a configuration of Dask that names them"
-        ) from error
+            f"runner.cluster.address={address}: must have certificates: {why}. "
+            "Set DASK_CONFIG to a configuration with distributed.comm.tls (docs/guides/clusters.md)"
+        )
 
 
 def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | None]:

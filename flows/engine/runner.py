@@ -159,6 +159,10 @@ class Engine:
                 return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
                 check_free(records, notify=tell)
+        if (dask := context.machine.dask) is not None and dask.address is not None:
+            from flows.engine.clusters import check_scheduler
+
+            check_scheduler(dask.address)
         if (ray := context.machine.ray) is not None and ray.address is not None:
             from flows.engine.ray_cluster import check_address
 

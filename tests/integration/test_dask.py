@@ -128,7 +128,8 @@ def test_a_cluster_with_tls(here: Path, api_url: str, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert [t.state for t in trials(here / "mine")] == ["COMPLETE"] * 2
     assert refused.status == 2
-    assert f"runner.cluster.address={cluster.address}: must have certificates" in refused.err
+    assert not (here / "other").exists()
+    assert f"runner.cluster.address={cluster.address}: must have certificates" in refused.complaint
 
 
 def memory_of(pid: int) -> bytes:

@@ -251,7 +251,9 @@ def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield {params["name"]: pool.submit(make, params["name"]) for params in selected}
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if n % 3 else []) for n, name in enumerate(MISTAKES)]
+)
 def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
     """A mistake is one line that names the wrong and the allowed value; status 2, nothing written."""
     folder, done = mistakes[name].result()

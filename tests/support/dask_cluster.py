@@ -14,7 +14,7 @@ from types import TracebackType
 
 from distributed import Client
 
-from tests.support.commands import MARK, environment, until
+from tests.support.commands import MARK, environment, marked_processes, until
 
 
 class DaskProcess:
@@ -46,15 +46,7 @@ class DaskProcess:
 
     def leftovers(self) -> list[int]:
         """The processes that it started, itself too, and that live."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_ours(pid)]
-
-    def _is_ours(self, pid: int) -> bool:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return False
-            return f"{MARK}={self.mark}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return False
+        return marked_processes(self.mark)
 
 
 class DaskCluster:

@@ -43,12 +43,8 @@ class NoisyProblem(Problem):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server") / "home")
-    try:
-        server.start()
+    with Server(tmp_path_factory.mktemp("server") / "home") as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")

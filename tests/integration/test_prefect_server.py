@@ -32,12 +32,8 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server") / "home", postgres.url)
-    try:
-        server.start()
+    with Server(tmp_path_factory.mktemp("server") / "home", postgres.url) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")

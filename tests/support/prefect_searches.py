@@ -46,6 +46,17 @@ class Server:
         self._client = httpx.Client(base_url=self.url, timeout=30)
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Server:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def start(self) -> None:
         settings = {
             "PREFECT_HOME": str(self.home),

@@ -37,9 +37,6 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
     assert dask is not None  # read_machine saw to it
     client, jobs = (_connect(dask.address), None) if dask.address else _start(machine, runtime)
 
-    def show_wait(what: str | None) -> None:
-        progress.waits_for = what
-
     pool = DaskPool(
         EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
         client,
@@ -48,7 +45,7 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
         n_ahead=machine.slots if dask.address is not None or dask.adapt is not None else 0,
         may_grow=not dask.is_local or dask.adapt is not None,
         note=progress.note,
-        show_wait=show_wait,
+        show_wait=progress.show_wait,
     )
     if jobs is not None:
         jobs.watch(note=progress.note, fail=pool.fail)

@@ -38,9 +38,6 @@ def open_ray_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) ->
     if address is None:
         progress.say("starting Ray on this machine")
 
-    def show_wait(what: str | None) -> None:
-        progress.waits_for = what
-
     return RayPool(
         EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s),
         machine.slots,
@@ -50,5 +47,5 @@ def open_ray_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) ->
             environment=worker_environment(runtime.url, runtime.options) if address is None else {},
         ),
         note=progress.note,
-        show_wait=show_wait,
+        show_wait=progress.show_wait,
     )

@@ -67,8 +67,7 @@ class Progress:
             if trial.is_finished:
                 self._count(trial, is_new=False)
         self._detail: str | None = ""  # None: show the state of the search
-        self.waits_for: str | None = None
-        """The thing that all trials wait for, shown until it is None again."""
+        self._waits_for: str | None = None
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
         self._spinner = Spinner("dots" if self._console.encoding.startswith("utf") else "line")
@@ -100,6 +99,10 @@ class Progress:
             self._console.print(line, soft_wrap=True)
         else:
             tell(line)
+
+    def show_wait(self, what: str | None) -> None:
+        """Shows what all trials wait for, until it is None again."""
+        self._waits_for = what
 
     def observe(self, event: Event) -> None:
         """Updates the display after an event of the search."""
@@ -209,8 +212,8 @@ class Progress:
         return Group(first, Text(f"  {public_line(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
 
     def _shown_detail(self) -> str:
-        if self.waits_for is not None:
-            return f"waiting for {self.waits_for}"
+        if self._waits_for is not None:
+            return f"waiting for {self._waits_for}"
         return self._state() if self._detail is None else self._detail
 
     def _show(self, trial: Trial) -> None:

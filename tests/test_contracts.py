@@ -69,8 +69,7 @@ def choices(group: str) -> dict[str, dict[str, Any]]:
 
 
 def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
-    arguments = {key: value for key, value in content.items() if key != "_target_"}
-    return Spec(content["_target_"], {**arguments, **changes})
+    return Spec.from_config({**content, **changes})
 
 
 TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "stopper", "problem", "storage"))

@@ -51,7 +51,7 @@ class Invocation:
                 f"{group}={chosen}: must have a _target_. Add {'+' if group == 'tuner' else ''}{group}=NAME, one of "
                 f"{', '.join(choices_of(group))}, or {group}._target_=my_module.MyClass"
             )
-        return Spec(str(chosen["_target_"]), {key: value for key, value in chosen.items() if key != "_target_"})
+        return Spec.from_config(chosen)
 
 
 def run_command(config: str, body: Callable[[Invocation], int], argv: Sequence[str] | None = None) -> int:

@@ -25,6 +25,11 @@ class Spec:
         """Returns the spec of an importable class."""
         return cls(f"{class_.__module__}.{class_.__qualname__}", arguments)
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Spec:
+        """Returns the spec in the content of a yaml, which has a ``_target_``."""
+        return cls(str(config["_target_"]), {key: value for key, value in config.items() if key != "_target_"})
+
     @property
     def name(self) -> str:
         """The class name in snake case without its kind: ``FashionMnistProblem`` is ``fashion_mnist``."""

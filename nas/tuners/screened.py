@@ -129,7 +129,7 @@ class ScreenedTuner(Tuner):
 def _build(inner: Mapping[str, Any], space: Space, metrics: tuple[Metric, ...], seed: int) -> Tuner:
     if not isinstance(inner, Mapping) or not inner.get("_target_"):
         raise ConfigurationError(f"tuner.inner={inner!r}: must be a tuner. Write tuner.inner=evolution")
-    spec = Spec(str(inner["_target_"]), {key: value for key, value in inner.items() if key != "_target_"})
+    spec = Spec.from_config(inner)
     tuner = spec.build(space, metrics, seed=seed)
     if not isinstance(tuner, Tuner) or isinstance(tuner, StatefulTuner) or tuner.has_fixed_order:
         raise ConfigurationError(

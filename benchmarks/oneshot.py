@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from search_quality import TUNERS, interval, problem, search
+from search_quality import TUNERS, cell, problem, search
 
 from nas.core.spec import Spec
 
@@ -57,11 +56,8 @@ def lines(inner: str, found: Found, candidates: Sequence[int]) -> Iterator[str]:
         cells = [inner, str(n)]
         for seconds in SECONDS:
             own, alone = found[n, seconds], found.get((1, seconds))
-            cell = f"{statistics.mean(own):.2f} +- {statistics.pstdev(own):.2f} ({interval(own):.2f})"
-            if n > 1 and alone is not None:
-                paired = [one - other for one, other in zip(own, alone, strict=True)]
-                cell += f", {statistics.mean(paired):+.2f} +- {interval(paired):.2f}"
-            cells.append(cell)
+            paired = [] if n == 1 or alone is None else [a - b for a, b in zip(own, alone, strict=True)]
+            cells.append(cell(own, paired))
         yield "| " + " | ".join(cells) + " |"
 
 

@@ -155,6 +155,12 @@ def interval(values: list[float]) -> float:
     return float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
 
 
+def cell(values: list[float], paired: list[float]) -> str:
+    """Returns mean, standard deviation, half of the mean's 95 % interval, and the paired difference."""
+    text = f"{statistics.mean(values):.2f} +- {statistics.pstdev(values):.2f} ({interval(values):.2f})"
+    return text + (f", {statistics.mean(paired):+.2f} +- {interval(paired):.2f}" if paired else "")
+
+
 def lines(rows: list[Row], benchmark: str, metrics: Iterable[str]) -> Iterator[str]:
     """Yields a line for each tuner.
 
@@ -172,12 +178,8 @@ def lines(rows: list[Row], benchmark: str, metrics: Iterable[str]) -> Iterator[s
             cells.append(f"{statistics.mean(evaluations[tuner]):.1f}")
         for metric in metrics:
             own, base = values[tuner, metric], values.get(("random", metric), {})
-            scores = list(own.values())
-            cell = f"{statistics.mean(scores):.2f} +- {statistics.pstdev(scores):.2f} ({interval(scores):.2f})"
             paired = [own[seed] - base[seed] for seed in own.keys() & base.keys()]
-            if tuner != "random" and paired:
-                cell += f", {statistics.mean(paired):+.2f} +- {interval(paired):.2f}"
-            cells.append(cell)
+            cells.append(cell(list(own.values()), [] if tuner == "random" else paired))
         if benchmark == "nasbench201":
             cells.append(" / ".join(f"{value:.2f}" for value in PUBLISHED.get(tuner, ())))
         yield "| " + " | ".join(cells) + " |"

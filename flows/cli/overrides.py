@@ -215,8 +215,7 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'(?:.*Available options in '[\w/]+': (.*))?", text):
         options = re.split(r"\s+", found[3].partition(" Config search path")[0].strip()) if found[3] else []
         if found[1] == "runner" and found[2] in CLUSTERS:
-            choice = f" runner/cluster={found[2]}" if (CONF / f"runner/cluster/{found[2]}.yaml").exists() else ""
-            return f"unknown runner {found[2]}: choose runner=dask{choice} (docs/guides/clusters.md)"
+            return f"unknown runner {found[2]}: choose runner=dask runner/cluster={found[2]} (docs/guides/clusters.md)"
         known = ", ".join(name for name in options if name != "custom")
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
         return f"unknown {found[1]} {found[2]}: choose {known}{own}"

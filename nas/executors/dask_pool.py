@@ -41,8 +41,8 @@ class DaskPool(EnginePool):
     """Runs attempts as tasks of a Dask cluster.
 
     No task is bound to a worker, and a thread of a worker is a place. Tasks without a place wait in the driver, but for
-    ``n_ahead``. The scheduler tells of lost workers. Dask begins
-    a lost task again; the pool has released it by then, and the worker trains nothing.
+    ``n_ahead``. The scheduler tells of lost workers. Dask begins a lost task again; the pool has released it by then,
+    and the worker trains nothing.
 
     Args:
         spec: The settings of workers; it holds no credentials.

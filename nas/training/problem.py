@@ -92,7 +92,7 @@ class Problem(ABC):
     foreign_arguments: ClassVar[frozenset[str]] = frozenset()
     """Arguments passed on to code that is not Heirloom's, such as a template.
 
-    Text in them is taken from the command line, never from a record or a driver.
+    Text in them is taken from the command line, never from a record.
     """
     label: str = ""
     """The last part of a search's default name, if the class name alone says little."""

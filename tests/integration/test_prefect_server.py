@@ -147,8 +147,11 @@ def test_a_locked_database_delays_no_trial(server: Server, command: Command, pos
     assert client.wait() == 0
     search.check_end(within_s=25)
 
+    def is_completed() -> bool:
+        return [run["state_name"] for run in server.flow_runs("locked")] == ["Completed"]
+
     assert n_finished >= search.n_expected_in(12) / 2
-    assert [run["state_name"] for run in server.flow_runs("locked")] == ["Completed"]
+    until(is_completed, 20, "the flow run is Completed")
 
 
 def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command) -> None:

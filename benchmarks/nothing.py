@@ -1,10 +1,10 @@
-"""A problem that trains nothing, to measure the overhead of a trial."""
+"""Problems that train nothing, to measure the overhead of a trial."""
 
 from __future__ import annotations
 
 import time
 
-from nas import Float, Metric, ParameterSpace, Problem, TrialRun
+from nas import Float, Job, Metric, ParameterSpace, Problem, TrialRun
 
 
 class NothingProblem(Problem):
@@ -24,3 +24,17 @@ class NothingProblem(Problem):
         """Sleeps and returns the score."""
         time.sleep(self.seconds)
         return {"score": run.point["x"]}
+
+
+class NothingJobProblem(Problem):
+    """Trials of one job, which train nothing and score the milliseconds that the job waits for each."""
+
+    metrics = (Metric("waited_ms", "minimize"),)
+    space = ParameterSpace({"x": Float(0.0, 1.0)})
+
+    def train_many(self, job: Job) -> None:
+        """Requests trials, one after another."""
+        finished_s = time.perf_counter()
+        for run in job.trials():
+            run.finish(waited_ms=(time.perf_counter() - finished_s) * 1000)
+            finished_s = time.perf_counter()

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,23 @@ def writes_ms(n: int) -> dict[str, float]:
         return {"ms": (time.perf_counter() - began) / n * 1000}
 
 
-def run_search(folder: str, n: int, runner: str, slots: int, seconds: float) -> float:
-    """Runs a search of trials that train nothing and returns the driver's memory in MB."""
+def run_search(
+    folder: str, n: int, runner: str, slots: int, seconds: float = 0.0, problem: Sequence[str] = ()
+) -> float:
+    """Runs a search of trials that train nothing and returns the driver's memory in MB.
+
+    Args:
+        folder: The root.
+        n: The number of trials.
+        runner: The runner's name.
+        slots: The number of slots.
+        seconds: Seconds that each trial sleeps.
+        problem: Options of another problem; empty: ``NothingProblem``.
+    """
+    nothing = ("problem._target_=nothing.NothingProblem", f"problem.seconds={seconds}")
     command = [
-        *(sys.executable, "-m", "flows.search", "+tuner=random", "problem._target_=nothing.NothingProblem"),
-        *(f"problem.seconds={seconds}", f"runner={runner}", f"slots={slots}", f"budget.trials={n}"),
-        *(f"storage.root={folder}", "name=it"),
+        *(sys.executable, "-m", "flows.search", "+tuner=random", *(problem or nothing)),
+        *(f"runner={runner}", f"slots={slots}", f"budget.trials={n}", f"storage.root={folder}", "name=it"),
     ]
     quiet = subprocess.DEVNULL
     driver = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=quiet, stderr=quiet)

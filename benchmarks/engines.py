@@ -3,7 +3,7 @@
     $ python benchmarks/engines.py                    # about 5 minutes on two cores
 
 Trials that train nothing, two slots, the runners in turn. A trial costs the time from the first start to the last end,
-per trial. A job's ask is the time from the end of a trial to the start of the next one in the same job, median of all.
+per trial. A job's ask is the median time from the end of a trial to the start of the job's next one.
 The driver's memory is the largest of its own process; a trial's share comes from two numbers of trials.
 """
 

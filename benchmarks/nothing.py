@@ -27,7 +27,7 @@ class NothingProblem(Problem):
 
 
 class NothingJobProblem(Problem):
-    """Trials of one job, which train nothing and score the milliseconds that the job waits for each."""
+    """Trials of one job, which train nothing and score their waiting times in milliseconds."""
 
     metrics = (Metric("waited_ms", "minimize"),)
     space = ParameterSpace({"x": Float(0.0, 1.0)})

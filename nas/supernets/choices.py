@@ -78,9 +78,9 @@ class LayerChoice(SearchableModule):
 
     def _option_of(self, point: Point) -> str:
         name = value_of(point, self.label)
-        if name not in self.options:
+        if not isinstance(name, str) or name not in self.options:
             raise PointError(f"{self.label}={name!r}: must be one of {', '.join(self.options)}.")
-        return str(name)
+        return name
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mixture": None}  # torch copies and pickles no tensor that a graph computed

@@ -26,10 +26,11 @@ from scipy.optimize import nnls
 from torch.nn import functional
 
 from nas.problems.fashion_mnist import FashionMnistProblem
-from nas.problems.images.fit import optimizer_of, precision_of
+from nas.problems.images.fit import optimizer_of
 from nas.problems.images.graph_recipes import ImageGraph, image_graphs
 from nas.spaces.graphs.network import Network
 from nas.spaces.space import Variation
+from nas.training.precision import precision_of
 
 N_DRAWS, N_GROWN = 10, 20
 N_STEPS, N_WARM = 14, 3

@@ -40,12 +40,12 @@ import torch
 from rows import Results
 
 from nas.core.lineage import Lineage
-from nas.problems.images.fit import precision_of
 from nas.search.finals import newest_best
 from nas.spaces.graphs.starts import plain_cnn
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
+from nas.training.precision import precision_of
 
 FIELDS = (
     "arm", "minutes", "seed", "options", "precision", "epoch_s", "epochs", "hours", "final_minutes", "trials",

@@ -34,8 +34,9 @@ from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.fashion_mnist import FashionMnistProblem
-from nas.problems.images.fit import precision_of, score
+from nas.problems.images.fit import score
 from nas.problems.images.pixels import Images
+from nas.training.precision import precision_of
 
 MOMENTS = ("inherited", "epoch_1", "epoch_3")
 RESULTS = Results(path=Path(__file__).parents[1] / "docs" / "rules.csv", fields=("rule", "child", "seed", *MOMENTS))

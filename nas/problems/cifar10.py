@@ -44,7 +44,7 @@ class Cifar10Problem(ImageProblem):
         n_epochs: Epochs of a full training.
         max_flops: Most FLOPs of a network for one image; a multiplication and an addition are two.
         max_activations: Most activations of all layers together for one image; None: any.
-        precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
+        precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`).
         objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 

@@ -11,13 +11,14 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
-from nas.problems.images.fit import Recipe, checked_precision
+from nas.problems.images.fit import Recipe
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs
 from nas.problems.images.idx import read_idx
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.storage.remote_file import check_file, checked_options
+from nas.training.precision import checked_precision
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
@@ -71,7 +72,7 @@ class FashionMnistProblem(ImageProblem):
             and the time of many narrow layers, which FLOPs do not show.
         flip: For graphs: whether training images are mirrored at random; None: yes. Right for clothes, wrong for digits
             and letters. Blocks are trained without augmentation.
-        precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`). Tests and
+        precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`). Tests and
             exports are float32.
         objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.

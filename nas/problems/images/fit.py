@@ -10,16 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nas.core.errors import ConfigurationError
 from nas.core.point import Point
 from nas.inheritance.freezing import set_frozen
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.pixels import Images
+from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
 
-PRECISIONS = ("auto", "float32", "bfloat16")
 _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start
 
 
@@ -38,7 +37,7 @@ class Recipe:
     augmentation: Augmentation | None = None
     label_smoothing: float = 0.0
     precision: str = "float32"
-    """``float32``, ``bfloat16`` (by torch's autocast) or ``auto``; see ``precision_of``."""
+    """``float32``, ``bfloat16`` (by torch's autocast) or ``auto`` (`nas.training.precision`)."""
 
 
 def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
@@ -134,35 +133,3 @@ def score(network: nn.Module, images: Images, precision: str = "float32") -> flo
                 return math.nan
             n_right += int((logits.argmax(1) == batch.labels).sum())
     return n_right / len(images)
-
-
-def checked_precision(name: str) -> str:
-    """Returns the name of a precision.
-
-    Raises:
-        ConfigurationError: the name is unknown.
-    """
-    if name not in PRECISIONS:
-        raise ConfigurationError(f"problem.precision={name!r}: must be one of {', '.join(PRECISIONS)}")
-    return name
-
-
-def precision_of(name: str, device: str) -> torch.autocast:
-    """Returns the context of a forward pass: float32, or bfloat16 by torch's autocast.
-
-    Args:
-        name: ``float32``, ``bfloat16``, or ``auto``: bfloat16 on GPUs and processors with bfloat16 instructions. Those
-            are Intel's AMX (two to three times as fast) and AVX-512 BF16 (almost twice).
-        device: ``cpu``, ``cuda`` or ``mps``.
-    """
-    enabled = name == "bfloat16" or (name == "auto" and _has_bfloat16(device))
-    return torch.autocast(device, torch.bfloat16, enabled=enabled)
-
-
-def _has_bfloat16(device: str) -> bool:
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in older versions of torch
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_int
 from nas.problems.images.augmentation import Augmentation
-from nas.problems.images.fit import Recipe, checked_precision
+from nas.problems.images.fit import Recipe
 from nas.problems.images.pixels import N_CLASSES
 from nas.spaces.graphs.layers import Shape
 from nas.spaces.graphs.limits import Limits
@@ -19,6 +19,7 @@ from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import GraphSpace
 from nas.spaces.graphs.starts import plain_cnn
 from nas.spaces.parameters.space import Float
+from nas.training.precision import checked_precision
 
 
 class ImageGraph(GraphModule):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from nas.problems.images.augmentation import Augmentation
-from nas.problems.images.fit import precision_of
 
 
 def numbered(n: int, side: int = 9) -> torch.Tensor:
@@ -65,10 +63,3 @@ def test_a_square_is_erased() -> None:
     heights, widths = is_erased.any(2).sum(1), is_erased.any(1).sum(1)
     assert torch.equal(is_erased.sum((1, 2)), heights * widths)
     assert set(heights.tolist()) == set(widths.tolist()) == {2, 3, 4}
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_precision_is_that_of_the_forward_pass(name: str, dtype: torch.dtype) -> None:
-    """A product is computed in the given precision."""
-    with precision_of(name, "cpu"):
-        assert torch.nn.Linear(3, 2)(torch.ones(1, 3)).dtype is dtype

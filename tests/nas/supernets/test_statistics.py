@@ -1,0 +1,105 @@
+"""Batch statistics of shared weights."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nas.supernets.module import select, space_of, subnet
+from nas.supernets.operations import Operations
+from nas.supernets.statistics import batch_statistics, recalibrate, score, scoring_slices
+from tests.support.supernets import CellNetwork, images
+
+TRACKING = Operations(affine=True, track_running_stats=True)
+
+
+def batches(n: int, size: int = 8) -> list[tuple[Tensor, Tensor]]:
+    """Returns random images with random targets."""
+    return [(images(size, seed), torch.arange(size) % 3) for seed in range(n)]
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(360, [360]), (100, [100]), (1000, [250] * 4), (749, [374, 375]), (0, [0])])
+def test_slices_have_enough_examples(n: int, sizes: list[int]) -> None:
+    """Slices cover all examples in order, with 250 or more in each unless there are fewer."""
+    found = scoring_slices(n)
+
+    assert [one.stop - one.start for one in found] == sizes
+    assert [index for one in found for index in range(n)[one]] == list(range(n))
+
+
+@pytest.mark.parametrize("operations", [Operations(), TRACKING])
+def test_a_subnet_scores_as_its_selection(operations: Operations) -> None:
+    """Supernet and subnet have the same score, bit for bit, whatever was scored and trained before."""
+    network = CellNetwork(operations).train()
+    points = [space_of(network).sample(random.Random(seed)) for seed in range(3)]
+    select(network, points[0])
+    network(images())  # changes running statistics
+    alone = [score(subnet(network, point), batches(3)) for point in points]
+    found = []
+    for point in points:
+        select(network, point)
+        found.append(score(network, batches(3)))
+
+    assert found == alone
+
+
+def test_scores_do_not_change_the_network() -> None:
+    """Running statistics and modes are those before the score."""
+    network = CellNetwork(TRACKING).train()
+    network.first.eval()
+    select(network, space_of(network).sample(random.Random(0)))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    modes = [module.training for module in network.modules()]
+    score(network, batches(2))
+
+    assert all(tensor.equal(before[name]) for name, tensor in network.state_dict().items())
+    assert [module.training for module in network.modules()] == modes
+
+
+def test_score_is_the_mean_over_examples() -> None:
+    """Batches of different sizes count by their examples."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    given = [*batches(1, 2), *batches(1, 6)]
+    outputs = torch.cat([network(inputs) for inputs, _ in given])
+    targets = torch.cat([targets for _, targets in given])
+
+    assert score(network, given)["loss"] == pytest.approx(nn.functional.cross_entropy(outputs, targets).item())
+    assert score(network, given)["accuracy"] == pytest.approx((outputs.argmax(1) == targets).double().mean().item())
+
+
+def test_broken_weights_score_nan() -> None:
+    """A network with outputs that are not finite has no score."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    nn.init.constant_(network[1].weight, math.inf)
+
+    assert all(math.isnan(value) for value in score(network, batches(1)).values())
+
+
+def test_batch_statistics_depend_on_the_batch() -> None:
+    """With batch statistics, an image's output depends on the others; dropout is off."""
+    network = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(0.5)).train()
+    x = images(4)
+    with batch_statistics(network):
+        whole, half = network(x), network(x[:2])
+
+    assert not torch.allclose(whole[:2], half)
+    torch.testing.assert_close(whole, (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt())
+
+
+@pytest.mark.parametrize("operations", [Operations(), TRACKING])
+def test_recalibrated_statistics_are_means_of_batches(operations: Operations) -> None:
+    """Afterwards, evaluation of one batch gives the outputs of training, and those of single images agree."""
+    network = CellNetwork(operations)
+    alone = subnet(network, dict.fromkeys(space_of(network).sample(random.Random(0)), "nor_conv_3x3")).train()
+    x = images(64)
+    trained = alone(x)
+    recalibrate(alone, [x])
+    assert alone.training
+    alone.eval()
+
+    torch.testing.assert_close(alone(x), trained, rtol=0.02, atol=0.02)  # the running variance is n / (n - 1) of it
+    torch.testing.assert_close(torch.cat([alone(one) for one in x.split(1)]), alone(x), rtol=1e-4, atol=1e-4)

@@ -50,6 +50,18 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.stoppers.base import Stopper as Stopper
     from nas.storage.maintenance.gc.retention import Retention as Retention
     from nas.storage.signature import Signature as Signature
+    from nas.supernets.choices import InputChoice as InputChoice
+    from nas.supernets.choices import LayerChoice as LayerChoice
+    from nas.supernets.module import SearchableModule as SearchableModule
+    from nas.supernets.module import space_of as space_of
+    from nas.supernets.module import subnet as subnet
+    from nas.supernets.paths import FairPaths as FairPaths
+    from nas.supernets.paths import ListedPaths as ListedPaths
+    from nas.supernets.paths import SandwichPaths as SandwichPaths
+    from nas.supernets.paths import UniformPaths as UniformPaths
+    from nas.supernets.statistics import panel_score as panel_score
+    from nas.supernets.training import PathTraining as PathTraining
+    from nas.supernets.training import train_epoch as train_epoch
     from nas.training.job import Job as Job
     from nas.training.problem import Ability as Ability
     from nas.training.problem import Problem as Problem

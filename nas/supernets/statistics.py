@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from statistics import fmean
 from types import MappingProxyType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nas.core.point import Point
 from nas.core.validation import check_int
+from nas.supernets.module import select
 from nas.training.precision import precision_of
 
+Measure: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Returns a mean over a batch, of outputs and targets."""
 LEAST_IMAGES = 250
 """The fewest examples of a batch from which statistics are taken."""
 
@@ -30,9 +36,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(1) == targets).double().mean()
 
 
-MEASURES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"loss": functional.cross_entropy, "accuracy": accuracy}
-)
+MEASURES: Mapping[str, Measure] = MappingProxyType({"loss": functional.cross_entropy, "accuracy": accuracy})
 
 
 def scoring_slices(n: int, least: int = LEAST_IMAGES) -> list[slice]:
@@ -50,7 +54,7 @@ def score(
     network: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
-    measures: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MEASURES,
+    measures: Mapping[str, Measure] = MEASURES,
     precision: str = "float32",
 ) -> dict[str, float]:
     """Returns mean measures over all examples, with the statistics of each batch.
@@ -75,6 +79,30 @@ def score(
                 sums[name] += len(inputs) * measure(outputs.float(), targets).item()
             n_examples += len(inputs)
     return {name: sums[name] / n_examples if n_examples else math.nan for name in measures}
+
+
+def panel_score(
+    network: nn.Module,
+    points: Sequence[Point],
+    batches: Sequence[tuple[Tensor, Tensor]],
+    *,
+    measures: Mapping[str, Measure] = MEASURES,
+    precision: str = "float32",
+) -> dict[str, float]:
+    """Returns the mean score of several points, for example as that of a supernet.
+
+    Args:
+        network: A supernet; or a subnet, if there is one point only.
+        points: The points, the same for all supernets that are compared.
+        batches: As for ``score``.
+        measures: As for ``score``.
+        precision: As for ``score``.
+    """
+    found = []
+    for point in points:
+        select(network, point)
+        found.append(score(network, batches, measures=measures, precision=precision))
+    return {name: fmean(scores[name] for scores in found) for name in measures}
 
 
 @contextmanager

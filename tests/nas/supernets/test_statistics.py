@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import fmean
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.operations import Operations
-from nas.supernets.statistics import batch_statistics, recalibrate, score, scoring_slices
+from nas.supernets.statistics import batch_statistics, panel_score, recalibrate, score, scoring_slices
 from tests.support.supernets import CellNetwork, images
 
 TRACKING = Operations(affine=True, track_running_stats=True)
@@ -45,6 +46,15 @@ def test_a_subnet_scores_as_its_selection(operations: Operations) -> None:
         found.append(score(network, batches(3)))
 
     assert found == alone
+
+
+def test_score_of_a_panel_is_the_mean_of_its_points() -> None:
+    """A supernet's score is the mean over the subnets of a panel."""
+    network = CellNetwork()
+    points = [space_of(network).sample(random.Random(seed)) for seed in range(3)]
+    own = [score(subnet(network, point), batches(2)) for point in points]
+
+    assert panel_score(network, points, batches(2)) == {name: fmean(one[name] for one in own) for name in own[0]}
 
 
 def test_scores_do_not_change_the_network() -> None:

@@ -1,0 +1,105 @@
+"""The method of a differentiable search, as a tuner records it and a problem reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_bool, check_int, check_number, closest_names
+
+METHODS = ("darts", "gdas", "drnas", "darts_pt")
+NONE, SKIP = "none", "skip_connect"
+"""The names of the options without an output and without a layer, as in NAS-Bench-201."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A method and its options; the ``derivation`` of a supernet epoch.
+
+    Attributes:
+        method: ``darts``, ``gdas``, ``drnas`` or ``darts_pt``.
+        n_epochs: The number of supernet epochs, for schedules.
+        order: Of ``darts`` and ``darts_pt``: 1, or 2 for the gradient through a step of the weights.
+        alpha_rate: The learning rate of alphas.
+        alpha_decay: The weight decay of alphas.
+        alpha_share: The share of the training images that train alphas. The others train weights.
+        allows_none: Whether the point of the alphas may have the option ``none``.
+        temperature: The first and the last temperature of ``gdas``.
+
+    Raises:
+        ConfigurationError: a value is not allowed.
+    """
+
+    method: str
+    n_epochs: int = 8
+    order: int = 1
+    alpha_rate: float = 0.01
+    alpha_decay: float = 1e-3
+    alpha_share: float = 0.5
+    allows_none: bool = True
+    temperature: Sequence[float] = (10.0, 0.1)
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigurationError(f"tuner.method={self.method!r}: must be one of {', '.join(METHODS)}.")
+        check_int("tuner.n_epochs", self.n_epochs, 1)
+        check_int("tuner.order", self.order, 1, 2)
+        if self.order == 2 and self.method not in ("darts", "darts_pt"):
+            raise ConfigurationError(f"tuner.order=2: must be 1 with method {self.method}. Use tuner=darts.")
+        check_bool("tuner.allows_none", self.allows_none)
+        for name in ("alpha_rate", "alpha_decay", "alpha_share"):
+            check_number(f"tuner.{name}", getattr(self, name))
+        if self.alpha_rate < 0 or self.alpha_decay < 0:
+            raise ConfigurationError(
+                f"tuner.alpha_rate={self.alpha_rate}, tuner.alpha_decay={self.alpha_decay}: must not be negative."
+            )
+        if not 0 < self.alpha_share < 1:
+            raise ConfigurationError(f"tuner.alpha_share={self.alpha_share}: must be above 0 and below 1.")
+        object.__setattr__(self, "temperature", _temperatures(self.temperature))
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The options that the point of the alphas never has."""
+        return () if self.allows_none else (NONE,)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the method as plain JSON data."""
+        return {**asdict(self), "temperature": list(self.temperature)}
+
+    @classmethod
+    def of(cls, derivation: object) -> Method | None:
+        """Returns the method of a proposal's derivation, or None if it has none.
+
+        Raises:
+            ConfigurationError: an option is unknown, or its value is not allowed.
+        """
+        if not isinstance(derivation, Mapping) or "method" not in derivation:
+            return None
+        known = [field.name for field in fields(cls)]
+        if unknown := [str(name) for name in derivation if name not in known]:
+            raise ConfigurationError(
+                f"derivation: unknown option {unknown[0]!r}. Choose one of {closest_names(unknown[0], known)}."
+            )
+        return cls(**derivation)
+
+
+def _temperatures(given: Any) -> tuple[float, float]:
+    """Returns two positive numbers."""
+    pair = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for value in pair:
+        check_number("tuner.temperature", value)
+    if len(pair) != 2 or min(pair) <= 0:
+        raise ConfigurationError(f"tuner.temperature={given}: must be two positive numbers, such as [10,0.1].")
+    return float(pair[0]), float(pair[1])
+
+
+def n_skips(point: Mapping[str, Any]) -> int:
+    """Returns the number of options ``skip_connect`` in a point."""
+    return sum(value == SKIP for value in point.values())
+
+
+def n_nones(point: Mapping[str, Any]) -> int:
+    """Returns the number of options ``none`` in a point."""
+    return sum(value == NONE for value in point.values())

@@ -30,6 +30,7 @@ from nas.executors.events import (
     ExtraResult,
     Finished,
     JobLeftWorker,
+    Notice,
     Proposed,
     Reported,
     StopRequested,
@@ -325,6 +326,8 @@ class SearchController:
             self._proposals.n_shown_at_wait = None
             self._jobs.end(job)
             return True
+        if reason := self._proposals.stop_reason:
+            self._observe(Notice(f"{self._proposals.tuner_name} has no more proposals: {reason}"))
         may_continue = self._stateful is not None and self._slots.n_taken > 0
         self._proposals.n_shown_at_wait = n_shown if may_continue else None
         return may_continue

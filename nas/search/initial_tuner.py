@@ -46,6 +46,10 @@ class InitialTuner(Tuner):
         """Returns the trials as the other tuner ranks them."""
         return self.tuner.ranked(lineage)
 
+    def stop_reason(self, lineage: Lineage) -> str:
+        """Returns the other tuner's reason."""
+        return self.tuner.stop_reason(lineage)
+
     def _with_weights(self, proposal: Proposal) -> Proposal:
         """Returns the proposal, with the initial weights as its donor if it has none."""
         weights = self.init.weights

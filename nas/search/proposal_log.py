@@ -65,6 +65,11 @@ class ProposalLog:
         return len(self._numbers)
 
     @property
+    def stop_reason(self) -> str:
+        """The reason why the tuner has no more proposals, or an empty text."""
+        return "" if self._tuner is None else self._tuner.stop_reason(self.lineage())
+
+    @property
     def may_be_asked(self) -> bool:
         """Whether the results for the next ask are complete and, after WAIT, include a new one."""
         if self._tuner is None or self._missing:

@@ -99,6 +99,10 @@ class Tuner(ABC):
         """
         return lineage.ranked(self.metrics[0])
 
+    def stop_reason(self, lineage: Lineage) -> str:
+        """Returns why the tuner answers STOP, for the user; an empty text if there is nothing to say."""
+        return ""
+
     def rng(self, number: int) -> random.Random:
         """Returns the generator of one ask, seeded by seed, number and ``n_refused``."""
         return random.Random(f"{self.seed}/{number}" + (f"/{self.n_refused}" if self.n_refused else ""))

@@ -107,6 +107,10 @@ class ConstrainedTuner(Tuner):
         """Returns the wrapped tuner's ranking."""
         return self.tuner.ranked(lineage)
 
+    def stop_reason(self, lineage: Lineage) -> str:
+        """Returns the wrapped tuner's reason."""
+        return self.tuner.stop_reason(lineage)
+
     def violated_by(self, point: Point) -> str:
         """Returns the constraints that a point violates, with its values, or an empty text."""
         known = self._known(point)

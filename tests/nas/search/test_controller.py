@@ -20,18 +20,21 @@ from nas.core.lineage import Lineage
 from nas.core.point import Point
 from nas.core.policy import Policy, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
-from nas.executors.events import Event, ExecutorFailed, Finished, StopRequested
+from nas.executors.events import Event, ExecutorFailed, Finished, Notice, StopRequested
 from nas.search.admission import retrain, trial_seed
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
+from nas.search.initial_tuner import InitialTuner
+from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
 from nas.storage.checkpoints import publish_checkpoint
 from nas.storage.records import Records
-from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
+from nas.tuners.shared.constrained import ConstrainedTuner
 from tests.support.scripted_executor import (
     FAILED,
     FINAL,
@@ -72,6 +75,21 @@ def up_to(n_trials: int, **more: Any) -> ControllerSettings:
 def shuffled(running: Sequence[Trial]) -> int:
     """Picks the next trial by a hash of the trials' numbers."""
     return min(range(len(running)), key=lambda place: running[place].number * 7 % 11)
+
+
+class Explaining(ListTuner):
+    """Says why it stops."""
+
+    def stop_reason(self, lineage: Lineage) -> str:
+        return f"{lineage.n_finished} trial is enough"
+
+
+def constrained(tuner: Tuner) -> Tuner:
+    return ConstrainedTuner(tuner, lambda point: {"size": 1.0}, {"size": 2.0})
+
+
+def with_init(tuner: Tuner) -> Tuner:
+    return InitialTuner(tuner, SearchInit())
 
 
 def by_number(records: Records) -> dict[int, Trial]:
@@ -171,6 +189,17 @@ class TestAsking:
 
         assert tuner.n_asks == 3
         assert executor.order == [0, 1]
+
+    @pytest.mark.parametrize("wrap", [lambda tuner: tuner, constrained, with_init])
+    def test_the_reason_of_a_stop_is_shown(self, records: Records, wrap: Callable[[Tuner], Tuner]) -> None:
+        """A tuner that stops says why, with the results so far, also through a tuner that wraps it."""
+        observed: list[Event] = []
+        executor = ScriptedExecutor(records, 1)
+
+        make_controller(records, executor, wrap(Explaining((), STOP)), observe=observed.append).search(SEARCH)
+
+        texts = [event.text for event in observed if isinstance(event, Notice)]
+        assert texts == ["Explaining has no more proposals: 1 trial is enough"]
 
     def test_tuner_sees_the_search_stage_only(self, records: Records) -> None:
         """A tuner sees no trials of other stages."""

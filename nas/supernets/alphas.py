@@ -50,7 +50,10 @@ class Alphas(nn.Module):
         return dict(self.named_parameters())
 
     def options(self, label: str) -> tuple[Any, ...]:
-        """Returns the options of a choice in the order of its logits: names of layers, or indices of inputs."""
+        """Returns the options of a choice in the order of its logits.
+
+        They are names of layers, or indices of inputs.
+        """
         return self._options[label]
 
     def point(self, excluded: Collection[Any] = ()) -> Point:

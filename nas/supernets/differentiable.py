@@ -1,4 +1,6 @@
-"""Differentiable search on a supernet: alphas weigh the options, and gradients train alphas and weights in turn.
+"""Differentiable search on a supernet: gradients train alphas and weights in turn.
+
+Alphas give the weight of each option of a choice:
 
 * DARTS (Liu et al. 2019, arXiv:1806.09055): softmax weights; the alphas' gradient has first or second order.
 * GDAS (Dong and Yang 2019, arXiv:1910.04465): a straight-through Gumbel gate, so that one option is computed.
@@ -23,7 +25,10 @@ from nas.supernets.method import Method, n_nones, n_skips
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """Returns the loss of a network on a batch."""
 Relaxation: TypeAlias = Callable[[Alphas, float, torch.Generator], dict[str, Tensor]]
-"""Returns the weights of options ``(n_options,)`` by label, from alphas and the share of the search that is done."""
+"""Returns the weights of options by label, each ``(n_options,)``.
+
+They depend on the alphas, and on the share of the search that is done.
+"""
 
 MAX_NORM = 5.0
 """The norm to which the gradient of weights is clipped."""
@@ -44,7 +49,7 @@ def softmax_weights(alphas: Alphas, done: float, generator: torch.Generator) -> 
 
 
 def gumbel_gates(alphas: Alphas, temperature: float, generator: torch.Generator) -> dict[str, Tensor]:
-    """Returns weights that are 1 for a sampled option and exactly 0 for the others, as in GDAS.
+    """Returns weights of 1 for a sampled option and 0 for the others, as in GDAS.
 
     The gradient is that of the softmax of logits with Gumbel noise, at this temperature.
     """
@@ -110,7 +115,7 @@ class RelaxedTraining:
         self._weights = [weight for weight in weights_of(network) if weight.requires_grad]
 
     def step(self, batch: Any, alpha_batch: Any, done: float) -> float:
-        """Makes a step of the alphas, then one of the weights, and returns the loss of the weights' batch.
+        """Makes a step of alphas, then one of weights. Returns the loss of the weights' batch.
 
         Args:
             batch: Examples for the weights.
@@ -213,7 +218,7 @@ def alpha_optimizer_of(network: nn.Module, method: Method) -> torch.optim.Optimi
 
 
 def alpha_metrics(alphas: Alphas, before: Tensor, point: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics of a supernet epoch that show a collapse, or alphas that do not move.
+    """Returns the metrics of a supernet epoch that show a collapse, or unmoved alphas.
 
     Args:
         alphas: The alphas after the epoch.

@@ -47,7 +47,7 @@ def select_by_perturbation(
 
 
 def _need(network: nn.Module, weights: dict[str, Tensor], label: str, score: Score) -> Tensor:
-    """Returns the rank of each option of a choice: the more the mixture loses without it, the greater."""
+    """Returns the rank of each option: the more the mixture loses without it, the greater."""
     found = []
     for removed in range(len(weights[label])):
         left = weights[label].clone()

@@ -100,7 +100,7 @@ class Tuner(ABC):
         return lineage.ranked(self.metrics[0])
 
     def stop_reason(self, lineage: Lineage) -> str:
-        """Returns why the tuner answers STOP, for the user; an empty text if there is nothing to say."""
+        """Returns the reason of the answer STOP, for the user, or an empty text."""
         return ""
 
     def rng(self, number: int) -> random.Random:

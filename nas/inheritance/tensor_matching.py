@@ -139,7 +139,7 @@ class ChildTensor:
     def _write_part(self, values: Tensor) -> float:
         """Copies the overlap, fills the rest by the rules, and returns the inherited share."""
         child, rules = self.tensor, self._rules
-        child_part, donor_part = _overlap(child.shape, values.shape, child.dim() - self.role.n_kernel_dims)
+        child_part, donor_part = overlap(child.shape, values.shape, child.dim() - self.role.n_kernel_dims)
         is_direct = not self._is_mixed and upcast_float8(child) is child
         whole = child if is_direct else upcast_float8(child).clone()
         part = upcast_float8(values)[donor_part]
@@ -244,7 +244,7 @@ def _try_sources(children: Sequence[ChildTensor], donors: Sequence[LazyWeights])
     return [child for child in tried if child.result is None]
 
 
-def _overlap(child: Sequence[int], donor: Sequence[int], n_plain: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+def overlap(child: Sequence[int], donor: Sequence[int], n_plain: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Returns the overlap as slices of the child and of the donor.
 
     The first ``n_plain`` dimensions overlap from index 0 on, the others (of a kernel) around the middle.

@@ -52,6 +52,15 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.storage.signature import Signature as Signature
     from nas.supernets.choices import InputChoice as InputChoice
     from nas.supernets.choices import LayerChoice as LayerChoice
+    from nas.supernets.elastic import Elastic as Elastic
+    from nas.supernets.elastic_blocks import ElasticAttention as ElasticAttention
+    from nas.supernets.elastic_blocks import ElasticDepth as ElasticDepth
+    from nas.supernets.elastic_layers import ElasticConv2d as ElasticConv2d
+    from nas.supernets.elastic_layers import ElasticLinear as ElasticLinear
+    from nas.supernets.elastic_norms import ElasticBatchNorm1d as ElasticBatchNorm1d
+    from nas.supernets.elastic_norms import ElasticBatchNorm2d as ElasticBatchNorm2d
+    from nas.supernets.elastic_norms import ElasticGroupNorm as ElasticGroupNorm
+    from nas.supernets.elastic_norms import ElasticLayerNorm as ElasticLayerNorm
     from nas.supernets.module import SearchableModule as SearchableModule
     from nas.supernets.module import space_of as space_of
     from nas.supernets.module import subnet as subnet

@@ -1,8 +1,8 @@
-"""Layers with sizes that a point chooses; a smaller layer is a part of the largest (Cai et al. 2020, arXiv:1908.09791).
+"""Layers with sizes that a point chooses (Once-for-all, Cai et al. 2020, arXiv:1908.09791).
 
-It has the first channels or features of the largest layer, and the middle of its kernel. These are the tensors that
-`nas.inheritance.inherit.inherit` gives a child of its size under ``Rules(rest="own")``. Differs from the paper: no
-matrix changes kernels, and channels are not sorted.
+A smaller layer has the first channels or features of the largest layer, and the middle of its kernel. These are the
+tensors that `nas.inheritance.inherit.inherit` gives a child of its size under ``Rules(rest="own")``. Differs from the
+paper: no matrix changes kernels, and channels are not sorted.
 
 >>> width = Elastic("width", (8, 16, 32))
 >>> network = nn.Sequential(ElasticConv2d(1, width), ElasticBatchNorm2d(width), nn.ReLU(), ElasticConv2d(width, 8))
@@ -142,12 +142,18 @@ def extremes(network: nn.Module, others: Point | None = None) -> tuple[Point, Po
 
 
 def part_of(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns a view: the first channels and features, and the middle of the kernel dimensions from the third on."""
+    """Returns a view of the first channels or features, and of the middle of the kernel.
+
+    Dimensions from the third on are those of the kernel.
+    """
     return tensor[overlap(shape, tensor.shape, 2)[1]]
 
 
 def with_parts(layer: _Layer, source: nn.Module) -> _Layer:
-    """Returns a layer on the device meta with copies of the parts of the source's tensors, named as there."""
+    """Returns the layer with copies of parts of the source's tensors.
+
+    The layer is on the device meta. Names of tensors are the same.
+    """
     tensors = source.state_dict()
     parts = {name: part_of(tensors[name], own.shape) for name, own in layer.state_dict().items()}
     copies = {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts.items()}

@@ -41,7 +41,9 @@ class ElasticLinear(nn.Linear, ElasticModule):
 
 @final
 class ElasticConv2d(nn.Conv2d, ElasticModule):
-    """A convolution of elastic width and kernel size; its padding keeps the size of images at stride 1.
+    """A convolution of elastic width and kernel size.
+
+    Its padding keeps the size of images at stride 1.
 
     Args:
         in_channels: The channels of its inputs.

@@ -8,18 +8,18 @@ learned, to the policy at that time. A reward is measured in standard deviations
 from __future__ import annotations
 
 import math
-from bisect import insort
 from dataclasses import dataclass, field
 
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.outliers import GREATEST, outlier_limit
 from nas.core.trial import Proposal, Trial
-from nas.spaces.domain import Domain, Numeric
+from nas.spaces.domain import Domain
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
+from nas.tuners.shared.bins import Bins
 from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.reward_baseline import RewardBaseline
 
 _TRIES = 24
 _TEMPERATURE_STEP = 1.2
@@ -28,13 +28,11 @@ _TEMPERATURE_STEP = 1.2
 
 @dataclass(slots=True)
 class _Policy:
-    """The policy's state: logits by decision, moving statistics of rewards, and all rewards."""
+    """The policy's state: the trials learned, the baseline of their rewards, and logits by decision."""
 
+    baseline: RewardBaseline
     learned: list[int] = field(default_factory=list)
     logits: dict[str, list[float]] = field(default_factory=dict)
-    mean: float | None = None
-    spread: float = 0.0
-    ascending: list[float] = field(default_factory=list)
 
 
 class ReinforceTuner(DonorTuner):
@@ -71,13 +69,11 @@ class ReinforceTuner(DonorTuner):
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
                 raise ConfigurationError(f"{name}={value!r}: must be a number from 0 to {high:g}")
-        if isinstance(bins, bool) or not isinstance(bins, int) or not 2 <= bins <= 1000:
-            raise ConfigurationError(f"bins={bins!r}: must be a whole number from 2 to 1000")
         self.learning_rate = learning_rate
         self.decay = decay
         self.entropy = entropy
-        self.bins = bins
-        self._cached = _Policy()
+        self.bins = Bins(bins)
+        self._cached = _Policy(RewardBaseline(decay))
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns a point drawn from the present policy."""
@@ -85,12 +81,10 @@ class ReinforceTuner(DonorTuner):
         policy = self._policy(lineage)
 
         def draw(name: str, domain: Domain) -> float:
-            logits = policy.logits.get(name) or [0.0] * self._n_options(domain)
+            logits = policy.logits.get(name) or [0.0] * self.bins.n_options(domain)
             probabilities = _softmax([logit / temperature for logit in logits])
             [chosen] = rng.choices(range(len(probabilities)), probabilities)
-            if isinstance(domain, Numeric):
-                return domain.from_unit((chosen + rng.random()) / self.bins)
-            return chosen
+            return self.bins.answer(domain, chosen, rng)
 
         temperature = 1.0
         for _ in range(_TRIES):
@@ -106,47 +100,27 @@ class ReinforceTuner(DonorTuner):
         numbers = [t.number for t in scored]
         policy = self._cached
         if numbers[: len(policy.learned)] != policy.learned:
-            policy = self._cached = _Policy()
+            policy = self._cached = _Policy(RewardBaseline(self.decay))
         for trial in scored[len(policy.learned) :]:
             self._learn(policy, trial)
         return policy
 
     def _learn(self, policy: _Policy, trial: Trial) -> None:
         metric = self.metrics[0]
-        reward = max(-GREATEST, min(GREATEST, metric.rank(trial.metrics[metric.name])))
         policy.learned.append(trial.number)
-        insort(policy.ascending, reward)
-        if policy.mean is not None and (limit := outlier_limit(policy.ascending)) is not None:
-            reward, policy.mean = max(limit, reward), max(limit, policy.mean)
-            policy.spread = min(policy.spread, (policy.ascending[-1] - limit) ** 2)
-        if policy.mean is None:
-            policy.mean = reward
+        advantage = policy.baseline.advantage(metric.rank(trial.metrics[metric.name]))
+        if advantage is None:
             return
-        away = reward - policy.mean
-        policy.mean += (1.0 - self.decay) * away
-        policy.spread = self.decay * policy.spread + (1.0 - self.decay) * away * away
-        if not (math.isfinite(policy.spread) and policy.spread > 0):
-            policy.spread = 0.0
-            return
-        advantage = max(-3.0, min(3.0, away / math.sqrt(policy.spread)))
         for decision in self.space.decisions(trial.point):
-            logits = policy.logits.setdefault(decision.name, [0.0] * self._n_options(decision.domain))
+            logits = policy.logits.setdefault(decision.name, [0.0] * self.bins.n_options(decision.domain))
             probabilities = _softmax(logits)
-            chosen = self._option(decision.domain, decision.answer)
+            chosen = self.bins.option(decision.domain, decision.answer)
             entropy_now = -sum(p * math.log(p) for p in probabilities if p > 0)
             for option, probability in enumerate(probabilities):
                 gradient = advantage * ((option == chosen) - probability)
                 if probability > 0:
                     gradient -= self.entropy * probability * (math.log(probability) + entropy_now)
                 logits[option] += self.learning_rate * gradient
-
-    def _n_options(self, domain: Domain) -> int:
-        return self.bins if isinstance(domain, Numeric) else domain.n
-
-    def _option(self, domain: Domain, answer: float) -> int:
-        if isinstance(domain, Numeric):
-            return min(max(int(domain.to_unit(answer) * self.bins), 0), self.bins - 1)
-        return int(answer)
 
 
 def _softmax(logits: list[float]) -> list[float]:

@@ -11,6 +11,7 @@ from flows.cli.output import tell
 from nas.core.metric import Metric
 from nas.core.ranking import winner_key
 from nas.core.redaction import public_line
+from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.executors.events import (
     Event,
@@ -53,11 +54,12 @@ class Progress:
         self._search_stage = next(iter(wanted))
         self._n_done = dict.fromkeys(wanted, 0)
         self._n_known = {stage: sum(trial.stage == stage for trial in known) for stage in wanted}
-        self._best: dict[str, tuple[tuple[bool, list[float], int], Trial]] = {}  # by stage, with its place
+        self._best: dict[str, tuple[tuple[bool, int, list[float], int], Trial]] = {}  # by stage, with its place
         self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
         self._n_timed = dict.fromkeys(wanted, 0)
         self._share, self._n_shares = 0.0, 0  # their sum, and how many
         self._running: set[int] = set()
+        self._epochs: set[int] = set()
         self._n_failed = 0
         self._n_slots = 1
         self._began = time.monotonic()
@@ -157,7 +159,9 @@ class Progress:
         if trial.inherited_share is not None:
             self._share += trial.inherited_share
             self._n_shares += 1
-        place = winner_key(trial, self._metrics)
+        if is_epoch(trial):
+            self._epochs.add(trial.number)
+        place = winner_key(trial, self._metrics, self._epochs)
         if place is not None and (stage not in self._best or place < self._best[stage][0]):
             self._best[stage] = (place, trial)
 

@@ -12,6 +12,7 @@ from typing import overload
 from nas.core.errors import TrialNotFoundError
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
+from nas.core.supernet import is_subnet
 from nas.core.trial import Donor, State, Trial
 
 
@@ -35,6 +36,7 @@ class LineageLog:
         self._first_proposed = _Firsts()
         self._scored: dict[str, tuple[int, list[int]]] = {}
         self._rankings: dict[Metric, tuple[int, list[tuple[float, int, int]]]] = {}
+        self._parts: dict[Callable[[Trial], bool], _Part] = {}
         for trial in trials:
             self.append(trial)
 
@@ -95,6 +97,21 @@ class LineageLog:
         """Marks the weights of a trial as deleted, if the trial is in the log."""
         if (position := self.position.get(number)) is not None:
             self.learned[position] = self.learned[position].delete_weights()
+        for part in self._parts.values():
+            part.log.delete_weights(number)
+
+    def part(self, keep: Callable[[Trial], bool]) -> _Part:
+        """Returns the trials for which ``keep`` is true, as a log of their own that follows this one."""
+        part = self._parts.setdefault(keep, _Part(LineageLog(key=self.key)))
+        for trial in self.learned[part.n_learned :]:
+            if keep(trial):
+                part.log.append(trial)
+            part.learned_before.append(len(part.log))
+        for trial in self._proposed[part.n_proposed :]:
+            if keep(trial):
+                part.log.add_proposed(trial)
+            part.proposed_before.append(part.log.n_proposed)
+        return part
 
     def key_of(self, trial: Trial) -> str:
         """Returns the key of a trial's point; each key is computed once."""
@@ -108,6 +125,31 @@ class LineageLog:
         Pending trials were proposed and are not among the learned ones.
         """
         return Lineage(self, len(self.learned) if n_learned is None else n_learned, tuple(pending))
+
+
+class _Part:
+    """A part of a log.
+
+    Attributes:
+        log: The trials of the part.
+        learned_before: By number of first learned trials of the whole log: how many of them the part has.
+        proposed_before: The same for proposed trials.
+    """
+
+    def __init__(self, log: LineageLog) -> None:
+        self.log = log
+        self.learned_before = [0]
+        self.proposed_before = [0]
+
+    @property
+    def n_learned(self) -> int:
+        """The number of learned trials of the whole log that were looked at."""
+        return len(self.learned_before) - 1
+
+    @property
+    def n_proposed(self) -> int:
+        """The number of proposed trials of the whole log that were looked at."""
+        return len(self.proposed_before) - 1
 
 
 class _Firsts:
@@ -246,6 +288,19 @@ class Lineage:
         refusing._is_refused = is_refused
         return refusing
 
+    def only(self, keep: Callable[[Trial], bool]) -> Lineage:
+        """Returns the lineage of the trials for which ``keep`` is true; it refuses the same points.
+
+        Args:
+            keep: A function of the module level, which depends only on a trial's proposal. Results are cached by it.
+        """
+        part = self._log.part(keep)
+        pending = tuple(trial for trial in self.pending if keep(trial))
+        lineage = Lineage(part.log, part.learned_before[self.n_finished], pending)
+        lineage._n_proposed = part.proposed_before[self._n_proposed]
+        lineage._is_refused = self._is_refused
+        return lineage
+
     def refuses(self, point: Point) -> bool:
         """Returns whether the point violates a constraint and must not be proposed."""
         return self._is_refused is not None and self._is_refused(point)
@@ -317,11 +372,15 @@ def lost_donors(trials: Iterable[Trial]) -> set[Donor]:
 def ancestor_with_weights(trials: Sequence[Trial], number: int, lost: Container[Donor]) -> int | None:
     """Returns the nearest ancestor with weights along first parents, or None.
 
+    A subnet has none: only its supernet epoch gives it weights.
+
     Args:
         trials: All trials of the search, by number.
         number: The trial whose ancestors are searched.
         lost: Donors whose weights are missing or corrupt.
     """
+    if is_subnet(trials[number], trials):
+        return None
     while parents := trials[number].parents:
         number = parents[0]
         if trials[number].checkpoint is not None and number not in lost:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nas.core.metric import Metric
+from nas.core.supernet import comparable, supernet_epochs
 from nas.core.trial import State, Trial
 
 Losses: TypeAlias = tuple[float, ...]
@@ -77,9 +78,12 @@ def numbers_on_front(trials: Iterable[Trial], metrics: Sequence[Metric]) -> froz
 def competing(trials: Iterable[Trial], metrics: Sequence[Metric]) -> list[tuple[Trial, Losses]]:
     """Returns COMPLETE trials with a finite value of each metric, by number, with their losses.
 
-    Trials of older code are left out.
+    Trials of older code are left out, as are supernet epochs, and subnets of all but the newest epoch with any.
     """
-    complete = sorted((t for t in trials if t.state == State.COMPLETE and not t.outdated), key=lambda t: t.number)
+    given = list(trials)
+    usable = (t for t in given if t.state == State.COMPLETE and not t.outdated and losses_of(t, metrics) is not None)
+    groups = comparable(usable, supernet_epochs(given))
+    complete = sorted(groups[0] if groups else (), key=lambda t: t.number)
     return [(trial, losses) for trial in complete if (losses := losses_of(trial, metrics)) is not None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from nas.core import pareto
@@ -11,6 +11,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import point_key
 from nas.core.policy import PolicyPlan, Stage
+from nas.core.supernet import comparable, is_no_epoch, shared_epoch, supernet_epochs
 from nas.core.trial import State, Trial
 
 
@@ -18,9 +19,12 @@ def competitors(trials: Iterable[Trial], metrics: Sequence[Metric], stages: Sequ
     """Returns the trials that can become the winner, best first.
 
     They are the COMPLETE trials of the last stage that has any. Without any, they are the trials of the last stage that
-    reached the deadline and saved weights. A trial ended by a stopper has a score, but cannot win.
+    reached the deadline and saved weights. A trial ended by a stopper has a score, but cannot win. Subnets of the
+    newest supernet epoch come first.
     """
-    known = [(place, trial) for trial in trials if (place := winner_key(trial, metrics)) is not None]
+    given = list(trials)
+    epochs = supernet_epochs(given)
+    known = [(place, trial) for trial in given if (place := winner_key(trial, metrics, epochs)) is not None]
     for is_stopped in (False, True):
         for stage in reversed(stages):
             in_stage = [entry for entry in known if entry[1].stage == stage and entry[0][0] == is_stopped]
@@ -29,19 +33,26 @@ def competitors(trials: Iterable[Trial], metrics: Sequence[Metric], stages: Sequ
     return []
 
 
-def winner_key(trial: Trial, metrics: Sequence[Metric]) -> tuple[bool, list[float], int] | None:
+def winner_key(
+    trial: Trial, metrics: Sequence[Metric], epochs: Container[int] = frozenset()
+) -> tuple[bool, int, list[float], int] | None:
     """Returns the sort key of a possible winner within its stage, or None for other trials.
 
     The first metric decides. The others decide between equal trials, so that none of them is better than the winner.
+
+    Args:
+        trial: The trial.
+        metrics: The problem's metrics.
+        epochs: The numbers of the supernet epochs, which can't win. Subnets of a newer one are better.
     """
-    if trial.outdated:
+    if trial.outdated or trial.number in epochs:
         return None
     values = [trial.value(metric.name) for metric in metrics]
     is_complete = trial.state == State.COMPLETE
     if values[0] is None or not (is_complete or (trial.reached_deadline and trial.checkpoint is not None)):
         return None
     losses = [math.inf if value is None else -m.rank(value) for m, value in zip(metrics, values, strict=True)]
-    return not is_complete, losses, trial.number
+    return not is_complete, -shared_epoch(trial, epochs), losses, trial.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ class Ranking:
 
         It is at least 1, since a better finalist may follow.
         """
-        n_scored = sum(t.stage == self.plan.search.name and t.value(self.metrics[0].name) is not None for t in trials)
+        scored = (t for t in trials if t.stage == self.plan.search.name and t.value(self.metrics[0].name) is not None)
+        n_scored = sum(map(is_no_epoch, scored))
         n_by_stage = self.n_trials_by_stage(max(n_scored, 1))
         found = {}
         for stage in self.plan.later:
@@ -109,7 +121,8 @@ class Ranking:
 
     def weights_to_keep(self, trials: Sequence[Trial]) -> frozenset[int]:
         """Returns trials whose weights must stay: finalists, tested trials, the best of the search stage."""
-        best = self._ranked(trials, self.plan.search)[:1]
+        ranked = _of_stage(trials, self.plan.search).ranked(self.metrics[0])
+        best = [trial for group in comparable(ranked, supernet_epochs(trials))[:1] for trial in group[:1]]
         chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
         return frozenset(t.number for t in (*chosen, *self.tested(trials), *best))
 
@@ -141,19 +154,23 @@ class Ranking:
 
         With one metric the order is that of the tuner or the metric. With several, the best trial by the first metric
         comes first, then front after front, the least crowded first. Trials without a value of each metric come last.
+
+        Subnets of a newer supernet epoch come before those of an older one, and epochs are never finalists.
         """
-        ranked = self._ranked(trials, stage)
+        found = _of_stage(trials, stage)
+        has_fronts = len(self.metrics) > 1 and bool(pareto.competing(found, self.metrics))
+        by = self.by if stage == self.plan.search and not has_fronts else None
+        ranked = found.ranked(self.metrics[0]) if by is None else by(found)
+        groups = comparable(ranked, supernet_epochs(trials))
+        return [trial for group in groups for trial in (self._by_fronts(group) if has_fronts else group)]
+
+    def _by_fronts(self, ranked: Sequence[Trial]) -> Sequence[Trial]:
         candidates = pareto.competing(ranked, self.metrics)
-        if len(self.metrics) == 1 or not candidates:
-            by = self.by if stage == self.plan.search else None
-            return ranked if by is None else list(by(_of_stage(trials, stage)))
+        if not candidates:
+            return ranked
         in_order = [candidates[place][0] for place in pareto.best_first([losses for _, losses in candidates])]
         best = min(candidates, key=lambda entry: (entry[1][0], entry[0].number))[0]
         return list({trial.number: trial for trial in (best, *in_order, *ranked)}.values())
-
-    def _ranked(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        found = _of_stage(trials, stage)
-        return found.best(self.metrics[0], n=len(found))
 
 
 def _of_stage(trials: Sequence[Trial], stage: Stage) -> Lineage:

@@ -193,3 +193,43 @@ def test_newest_scored_are_those_of_the_view() -> None:
     assert numbers(log.view().newest_scored(ACCURACY, 3)) == [3, 4, 2]
     assert numbers(log.view(1).newest_scored(ACCURACY, 9)) == [0]
     assert numbers(log.view().newest_scored(LOSS, 9)) == []
+
+
+def is_even(trial: Trial) -> bool:
+    return trial.point["x"] % 2 == 0
+
+
+def test_only_some_trials() -> None:
+    """A part of a lineage has its trials in the same order, and grows with the log without changing earlier views."""
+    log = LineageLog([trial(2, accuracy=0.1), trial(1, accuracy=0.2)])
+    for number in (0, 1, 2, 3, 4):
+        log.add_proposed(trial(number))
+    before = log.view(pending=[running(3), running(4)]).only(is_even)
+    log.append(trial(0, accuracy=0.3))
+    log.add_proposed(trial(6))
+    after = log.view(pending=[running(6)]).only(is_even)
+
+    assert numbers(list(before)) == [2, 4]
+    assert numbers(list(after)) == [2, 0, 6]
+    assert numbers(list(after.ranked(ACCURACY))) == [0, 2]
+    assert [before.has_point({"x": x}) for x in (0, 1, 4, 6)] == [True, False, True, False]
+    assert [after.has_point({"x": x}) for x in (0, 1, 4, 6)] == [True, False, True, True]
+
+
+@given(st.lists(st.integers(0, 20), unique=True), st.data())
+def test_only_is_the_same_as_a_lineage_of_these_trials(order: list[int], data: st.DataObject) -> None:
+    """A part equals the lineage of its trials alone at any time, deleted weights and refusals included."""
+    log = LineageLog()
+    for place, number in enumerate(order):
+        log.append(trial(number, accuracy=number / 7 % 1))
+        if data.draw(st.booleans()):
+            log.view().only(is_even)
+        if data.draw(st.booleans()):
+            log.delete_weights(order[place // 2])
+    n_learned = data.draw(st.integers(0, len(order)))
+    part = log.view(n_learned).refusing(lambda point: point["x"] == 4).only(is_even)
+    alone = Lineage.of(t for t in log.view(n_learned) if is_even(t))
+
+    assert list(part) == list(alone)
+    assert list(part.ranked(ACCURACY)) == list(alone.ranked(ACCURACY))
+    assert part.has_point({"x": 4})

@@ -9,6 +9,7 @@ from typing import Any
 from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.pareto import numbers_on_front
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.ranking import Ranking, competitors
 from nas.core.reference import Reference
@@ -65,6 +66,48 @@ def test_other_metrics_decide_between_equals() -> None:
 
     assert [t.number for t in competitors([unknown, *finals], OBJECTIVES, STAGES)] == [6, 5, 4, 7]
     assert Ranking(PLAN, OBJECTIVES, 2).winner(finals) == finals[1]
+
+
+# ---- supernets
+
+
+def epoch(number: int, score: float) -> Trial:
+    return replace(trial(number, score), proposal=Proposal(point={"supernet_epoch": number}))
+
+
+def subnet(number: int, score: float, donor: int, **metrics: float) -> Trial:
+    found = replace(trial(number, score), resolved_donor=donor)
+    return replace(found, metrics={"a": score, **metrics})
+
+
+def test_subnets_of_different_epochs_are_never_compared() -> None:
+    """The newest epoch's subnets come first, however bad, and supernet epochs neither win nor become finalists."""
+    trials = [
+        epoch(0, 0.99),
+        subnet(1, 0.8, 0),
+        subnet(2, 0.9, 0),
+        epoch(3, 0.98),
+        subnet(4, 0.1, 3),
+        subnet(5, 0.3, 3),
+    ]
+
+    assert ranked(*trials) == finalists(9, trials, OBJECTIVES[:1]) == [5, 4, 2, 1]
+    assert Ranking(PLAN, OBJECTIVES, 1).weights_to_keep(trials) == {5}
+    assert Ranking(PLAN, OBJECTIVES, 2).n_finalists_of(trials[:2], PLAN.stages[1]) == 1
+
+
+def test_fronts_of_subnets_are_of_one_epoch() -> None:
+    """With several objectives the fronts of the newest epoch come before those of the one before."""
+    old, new = ((0.9, 1.0), (0.8, 2.0)), ((0.1, 9.0), (0.2, 10.0), (0.05, 11.0))
+    trials = [
+        epoch(0, 0.5),
+        *(subnet(1 + n, a, 0, size=size) for n, (a, size) in enumerate(old)),
+        epoch(3, 0.6),
+        *(subnet(4 + n, a, 3, size=size) for n, (a, size) in enumerate(new)),
+    ]
+
+    assert finalists(9, trials) == [5, 4, 6, 1, 2]
+    assert numbers_on_front(trials, OBJECTIVES) == {4, 5}
 
 
 # ---- several objectives

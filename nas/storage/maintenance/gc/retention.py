@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nas.core import pareto
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
+from nas.core.supernet import shared_epoch, supernet_epochs
 from nas.core.trial import Trial
 
 _KEEP = re.compile(r"all|frontier|(best|last):([1-9][0-9]*)")
@@ -77,13 +78,15 @@ def from_worst_to_best(trials: Sequence[Trial], metric: Metric) -> list[Trial]:
     """Returns the trials in the order in which the disk budget deletes their weights.
 
     Trials without a score come first. The others follow stage by stage, since scores of different stages don't compare.
+    Within a stage the oldest supernet epoch and its subnets come first.
     """
+    epochs = supernet_epochs(trials)
     names = dict.fromkeys(trial.stage for trial in trials)
     stages = {stage: position for position, stage in enumerate(names)}
 
-    def rank_of(trial: Trial) -> tuple[bool, int, float, int]:
+    def rank_of(trial: Trial) -> tuple[bool, int, int, float, int]:
         value = trial.value(metric.name)
         rank = -math.inf if value is None else metric.rank(value)
-        return (value is not None, stages[trial.stage], rank, -trial.number)
+        return (value is not None, stages[trial.stage], shared_epoch(trial, epochs), rank, -trial.number)
 
     return sorted(trials, key=rank_of)

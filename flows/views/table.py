@@ -22,6 +22,7 @@ Tests = Mapping[int, Mapping[str, Any]]
 """Test records by trial: ``{"metrics": {...}}`` or ``{"error": line}``."""
 
 SECOND_PARENT = "second_parent"
+SUGGESTED = "suggested"
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", *"\uff1d\uff0b\uff0d\uff20")
 """Beginnings of formulas in spreadsheets (OWASP, CSV injection); ``clean`` turns a carriage return into a newline."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -71,6 +72,8 @@ def lineage_columns(
     columns |= _spread("point.", [flat_point(trial.point) for trial in trials])
     if any(len(trial.parents) > 1 for trial in trials):
         columns[SECOND_PARENT] = [trial.parents[1] if len(trial.parents) > 1 else None for trial in trials]
+    if any(trial.suggested for trial in trials):
+        columns[SUGGESTED] = [[*trial.suggested] or None for trial in trials]
     if len(metrics) > 1:
         on_front = numbers_on_front(trials, metrics)
         columns["front"] = [trial.number in on_front for trial in trials]
@@ -90,7 +93,8 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     * ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished, duration_s,
       inherited``: ``parent`` is the first parent; ``donor`` gave most weights (``"name:42"`` in another search).
     * ``metric.<name>``, ``test.<name>``, ``cost.<name>`` (known before training), ``point.<name>`` (dots for nesting).
-    * ``second_parent`` if a trial has two parents; ``front`` if there are several metrics.
+    * ``second_parent`` if a trial has two parents; ``suggested`` (points) if a trial suggests any; ``front`` if there
+      are several metrics.
     * ``checkpoint_bytes``, ``weights_deleted``, ``error`` (its last line).
 
     The arguments are those of ``lineage_columns``.

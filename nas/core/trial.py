@@ -171,6 +171,8 @@ class Trial:
     """The reports of ``run.report``: (step, metrics)."""
     returned: str | None = None
     """The unchanged result of an NNI trial: the text of any JSON, NaN included."""
+    suggested: tuple[Point, ...] = ()
+    """Points of the space that the trial found, best first, for the tuner (``run.suggest_points``)."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """The resources that the trial used, by name:
 
@@ -376,6 +378,7 @@ class Trial:
             "error": self.error,
             **({} if self.code is None else {"code": self.code}),
             **({} if self.returned is None else {"returned": self.returned}),
+            **({"suggested": list(self.suggested)} if self.suggested else {}),
         }
 
 

@@ -15,6 +15,7 @@ from nas.core.trial import DONOR_RULES, Proposal, Trial
 from nas.core.validation import path_in_errors, short_repr
 from nas.spaces.space import Space
 from nas.storage.records import Records
+from nas.training.suggestion import checked_suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,21 @@ def check_recorded(trials: Iterable[Trial], space: Space | None, records: Record
                 space.validate(trial.point)
             except PointError as error:
                 raise CorruptError(f"the point is not in the space: {short_repr(str(error))}") from error
+
+
+def check_suggested(trials: Iterable[Trial], space: Space | None, records: Records) -> None:
+    """Checks that points that recorded trials suggest are in the space.
+
+    Raises:
+        CorruptError: one is not. The message names its record.
+    """
+    for trial in trials if space is not None else ():
+        if trial.suggested:
+            with path_in_errors(records.url_of(f"trials/{trial.number:06d}.result.json")):
+                try:
+                    checked_suggestion(trial.suggested, space)
+                except ConfigurationError as error:
+                    raise CorruptError(f"it suggests {short_repr(str(error))}") from error
 
 
 def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], seed: int) -> Trial:

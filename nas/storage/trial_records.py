@@ -21,7 +21,7 @@ from nas.core.validation import (
     path_in_errors,
     short_repr,
 )
-from nas.storage.record_size import METRICS_BYTES
+from nas.storage.record_size import METRICS_BYTES, SUGGESTED_BYTES, json_size
 
 _TRIAL_KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
@@ -167,6 +167,7 @@ def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         "error": fields["error"],
         "returned": fields.get("returned"),
         "code": fields.get("code"),
+        "suggested": _suggested(fields.get("suggested", [])),
     }
 
 
@@ -252,6 +253,14 @@ def _policies(names: list[object]) -> frozenset[Policy]:
         return parse_policies(name if isinstance(name, str) else short_repr(name) for name in names)
     except ConfigurationError as error:
         raise CorruptError(short_repr(str(error))) from error
+
+
+def _suggested(points: object) -> tuple[dict[str, Any], ...]:
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        raise CorruptError(f"suggested must not be {short_repr(points)}")
+    if (size := json_size(points)) > SUGGESTED_BYTES:
+        raise CorruptError(f"suggested has {size} bytes; it may have {SUGGESTED_BYTES}")
+    return tuple(points)
 
 
 def _few_numbers(data: object, what: str) -> dict[str, float]:

@@ -61,6 +61,7 @@ class Attempt:
             channel=channel,
             resume_every_s=runtime.spec.resume_every_s,
             example_inputs=runtime.example_inputs,
+            space=runtime.problem.space,
         )
 
     def begin(self) -> Trial | None:
@@ -173,6 +174,7 @@ class Attempt:
             inheritance={**outcome.inheritance, **run.summary()},
             curve=tuple(run.curve),
             returned=run.returned,
+            suggested=run.suggested,
         )
         whole = run.resume_point_saver.completed(result)
         committed = runtime.records.commit(whole)

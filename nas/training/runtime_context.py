@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
+from nas.spaces.space import Space
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from nas.training.messages import RuntimeSpec
@@ -26,6 +27,10 @@ class TrainableProblem(Protocol):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The first ranks trials."""
+
+    @property
+    def space(self) -> Space:
+        """The space of valid points."""
 
     @property
     def scores_optional(self) -> bool:

@@ -24,12 +24,14 @@ from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import EVERY_S, TrialChannel
 from nas.training.policy_scaling import PolicyScaling
 from nas.training.resume import ResumePointSaver, Resumption
+from nas.training.suggestion import checked_suggestion
 
 if TYPE_CHECKING:
     import torch
 
     from nas.inheritance.inherit import InheritanceReport
     from nas.inheritance.rules import Rules
+    from nas.spaces.space import Space
     from nas.storage.lazy_weights import StoredWeights
     from nas.storage.manifest import Manifest
 
@@ -70,6 +72,7 @@ class TrialRun(PolicyScaling):
         channel: TrialChannel | None = None,
         resume_every_s: float = EVERY_S,
         example_inputs: Callable[[], tuple[torch.Tensor, ...]] | None = None,
+        space: Space | None = None,
     ) -> None:
         super().__init__(trial.policies, trial.proposal.fidelity)
         self.number = trial.number
@@ -80,6 +83,7 @@ class TrialRun(PolicyScaling):
         self._parents = trial.proposal.parents
         self.device = device
         self._example_inputs = example_inputs
+        self._space = space
         self.n_gpus = n_gpus
         self.inheritance: InheritanceReport | None = None
         self.warnings: list[str] = []
@@ -88,6 +92,8 @@ class TrialRun(PolicyScaling):
         self.stop: TrialStopped | None = None
         self.returned: str | None = None
         """The result in a format of its own; an adapter sets it before ``finish``. See ``Trial.returned``."""
+        self.suggested: tuple[Point, ...] = ()
+        """The points of the last ``suggest_points``."""
         self.test_error: str | None = None
         """An error of ``test`` after its scores were known, in one line; an adapter sets it."""
         self._files = files
@@ -332,6 +338,17 @@ class TrialRun(PolicyScaling):
             except TrialStopped as stop:
                 self.stop = stop
                 raise
+
+    def suggest_points(self, points: Sequence[Point]) -> None:
+        """Suggests points that the trial found, best first, to the tuner (``Trial.suggested``).
+
+        Only the last call of the trial's attempt counts.
+
+        Raises:
+            ConfigurationError: a point is not in the space, or all together exceed 600 bytes of JSON.
+        """
+        self._check_open("suggest_points")
+        self.suggested = checked_suggestion(points, self._space)
 
     def raise_if_stopped(self) -> None:
         """Raises if the trial should end; for code that waits for another process between reports.

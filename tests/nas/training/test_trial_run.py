@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import random
+import re
 import sys
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
@@ -358,6 +359,44 @@ class TestRecord:
         assert len(trial.inheritance["not_copied"]) == 7
         assert "n_unlisted" not in trial.inheritance
         assert trainer.records.other_logs(trial) == {}
+
+    def test_suggested_points(self, trainer: TrialTrainer) -> None:
+        """The last suggestion of a trial is in its record, whatever its code does to the points later."""
+
+        def body(run: TrialRun) -> object:
+            run.suggest_points([{"x": 1}])
+            run.suggest_points(points := [{"x": 7}, {"x": 3}])
+            points[0]["x"] = 99
+            return {"score": 0.5}
+
+        trial = trainer.train(body)
+
+        assert trial.suggested == ({"x": 7}, {"x": 3})
+        assert trainer.records.result(trial) == trial
+        assert trainer.records.load()[0] == [trial]
+
+    @pytest.mark.parametrize(
+        ("points", "error"),
+        [
+            ([{"x": 1}, {"x": 100}], r"run.suggest_points\[1\]: must be in the space: x=100"),
+            ([{"x": n} for n in range(99)], r"99 points take \d+ bytes of JSON: must be at most 600"),
+            ([{"supernet_epoch": 0}], r"run.suggest_points\[0\]=.*: must be a point that can be trained"),
+            ([7], r"run.suggest_points\[0\]=7: must be a point"),
+            ([{"x": {1}}], r"must be plain JSON data"),
+        ],
+    )
+    def test_wrong_suggestion_is_an_error(self, trainer: TrialTrainer, points: list[Any], error: str) -> None:
+        """A point outside the space and points that a record can't hold make the trial FAILED with the remedy."""
+
+        def body(run: TrialRun) -> object:
+            run.suggest_points(points)
+            return {"score": 0.5}
+
+        trial = trainer.train(body)
+
+        assert trial.state == State.FAILED
+        assert re.search(error, trial.error or "")
+        assert trial.suggested == ()
 
 
 class TestReports:

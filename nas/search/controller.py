@@ -42,7 +42,8 @@ from nas.executors.events import (
 )
 from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
-from nas.search.admission import AdmissionRules, admit, check_recorded, repeat, retrain
+from nas.search.admission import AdmissionRules, admit, check_recorded, check_suggested, repeat, retrain
+from nas.search.budget.durations import Kind
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -151,6 +152,7 @@ class SearchController:
         self._donors = DonorResolver(self.trials, settings.on_missing_weights, other_search_checkpoint, metric)
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._check_recorded(map(self.trials.__getitem__, self._waiting))
+        check_suggested(self.trials, space, records)
         self._slots = SlotPool(executor.slots)
         planner = planner or StagePlanner(settings.budget, PolicyPlan((Stage(name=self._proposals.stage),)))
         self._enforcer = BudgetEnforcer(planner, executor, self._slots, spent_hours, observe, settings.budget)
@@ -167,6 +169,8 @@ class SearchController:
             deterministic=settings.deterministic,
         )
         self._failures = FailureStreak(settings.max_failures)
+        self._ask_without_time: tuple[int, int] | None = None
+        """The index of a proposal that needs more time than is left, and the number of results shown before it."""
 
     # ---- the search stage
 
@@ -212,7 +216,7 @@ class SearchController:
                 self._jobs.dismiss_idle()
             if self._slots.n_active or (is_open and self._stateful is not None and self._stateful.is_busy):
                 self._handle(self._next_event(stage))
-            elif not self._has_unfinished(stage) or not self._enforcer.may_start(stage):
+            elif not any(self._can_start(stage, trial) for trial in self._waiting_in(stage)):
                 if not is_open:
                     return is_exhausted
                 self._check_progress(stage)
@@ -239,6 +243,7 @@ class SearchController:
 
     def restore(self, stage: Stage) -> None:
         """Restores the proposals and jobs of the search stage from its trials."""
+        self._ask_without_time = None
         self._proposals.restore(stage.name)
         self._jobs.restore(self._proposals.in_stage())
 
@@ -246,7 +251,7 @@ class SearchController:
         """Returns whether the budget allows another trial of the search stage."""
         if not self._settings.budget.allows_trial(self._proposals.n_proposed):
             return False
-        if not self._has_time(stage, after_ask=True):
+        if not self._has_time(stage, after_ask=True) or not self._has_time_for_known(stage):
             return False
         return self._allows_new_job() or self._jobs.has_active
 
@@ -278,10 +283,18 @@ class SearchController:
         """Returns whether the trial belongs to the search stage."""
         return trial.stage == self._proposals.stage
 
-    def _has_time(self, stage: Stage, *, after_ask: bool = False) -> bool:
+    def _has_time(self, stage: Stage, *, after_ask: bool = False, kind: Kind | None = None) -> bool:
         if not self._settings.budget.is_timed:
             return True
-        return self._enforcer.may_start(stage, len(self._waiting_in(stage)), after_ask=after_ask)
+        return self._enforcer.may_start(stage, len(self._waiting_in(stage)), after_ask=after_ask, kind=kind)
+
+    def _has_time_for_known(self, stage: Stage) -> bool:
+        """Returns whether there is time for the waiting trials and for the proposal that the tuner would make."""
+        if not self._settings.budget.is_timed:
+            return True
+        if self._ask_without_time == (self._proposals.n_proposed, self._proposals.n_learned):
+            return False
+        return all(self._enforcer.may_start(stage, kind=trial.policies) for trial in self._waiting_in(stage))
 
     def _allows_new_job(self) -> bool:
         """Returns whether the budget allows a new job."""
@@ -302,8 +315,9 @@ class SearchController:
             return self._handle_refusal(answer, job, n_shown)
         self._proposals.n_shown_at_wait = None
         trial = admit(answer, stage, index, self.trials, self._rules)
-        if self._stateful is None and not self._has_time(stage):
-            return True  # the ask used up the time; a later session with more time asks again
+        if self._stateful is None and not self._has_time(stage, kind=trial.policies):
+            self._ask_without_time = (index, self._proposals.n_learned)
+            return True  # it needs more time than is left; a later session with more time asks again
         trial = replace(trial, learned=self._proposals.take_new_results(n_shown), job=job)
         self._propose(trial)
         self._jobs.add_proposed(trial)
@@ -405,10 +419,6 @@ class SearchController:
         """Returns the trial that a trial of a later stage retrains, or None."""
         return None if self._is_search(trial) else self.trials[trial.parents[0]]
 
-    def _has_unfinished(self, stage: Stage) -> bool:
-        unfinished = (*self._waiting, *self._slots.running.values())
-        return any(self.trials[number].stage == stage.name for number in unfinished)
-
     def _is_ready(self, trial: Trial) -> bool:
         """Returns whether the parents and donors of a trial have finished."""
         donors = (donor for donor in trial.proposal.weight_donors if isinstance(donor, int))
@@ -416,7 +426,12 @@ class SearchController:
 
     def _can_start(self, stage: Stage, trial: Trial) -> bool:
         """Returns whether a waiting trial is ready, and there is time for it."""
-        return self._is_ready(trial) and self._enforcer.may_start(stage, parent=self._parent_in_plan(trial))
+        return self._is_ready(trial) and self._has_time_to_start(stage, trial)
+
+    def _has_time_to_start(self, stage: Stage, trial: Trial) -> bool:
+        """Returns whether there is time for a waiting trial."""
+        kind = trial.policies if self._is_search(trial) else None
+        return self._enforcer.may_start(stage, parent=self._parent_in_plan(trial), kind=kind)
 
     def _submit_ready(self, stage: Stage, n_slots: int = 1) -> None:
         """Submits ready trials in the order proposed, as slots and time allow.
@@ -435,7 +450,7 @@ class SearchController:
             if (slot := self._free_slot(trial)) is None:
                 n_without_slot += 1
                 continue
-            if not self._enforcer.may_start(stage, parent=self._parent_in_plan(trial)):
+            if not self._has_time_to_start(stage, trial):
                 continue
             self._waiting.remove(number)
             self._submit(trial, slot, n_slots)

@@ -70,6 +70,11 @@ class ProposalLog:
         return "" if self._tuner is None else self._tuner.stop_reason(self.lineage())
 
     @property
+    def n_learned(self) -> int:
+        """The number of results that the tuner may learn."""
+        return len(self._log)
+
+    @property
     def may_be_asked(self) -> bool:
         """Whether the results for the next ask are complete and, after WAIT, include a new one."""
         if self._tuner is None or self._missing:

@@ -1,4 +1,4 @@
-"""Estimates of trial durations per stage, from finished trials."""
+"""Estimates of trial durations per stage and kind of trial, from finished trials."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.supernet import is_no_epoch
 from nas.core.trial import Reason, State, Trial
 
+Kind = frozenset[Policy]
+"""The policies of a trial: trials of a stage with other policies take another time."""
 USUAL_QUANTILE = 0.9
 """The usual duration is not exceeded by this share of the trials."""
 
@@ -44,9 +47,16 @@ class _StageDurations:
         """The durations from which those of later trials are estimated."""
         return self.warm if self.warm.in_order else self.ended
 
+    @property
+    def shortest_s(self) -> float | None:
+        """The shortest duration of complete trials or, without any, of ended ones."""
+        return next(iter(self.complete.in_order or self.ended.in_order), None)
+
 
 class DurationEstimator:
     """Estimates trial durations per stage from finished trials, in any order.
+
+    Trials of a stage may be of several kinds: an epoch of a supernet takes a hundred times as long as a subnet's score.
 
     Only trials that are COMPLETE or were stopped by a stopper count. The duration of a trial that met the deadline is a
     lower bound, used until another trial has ended.
@@ -60,6 +70,7 @@ class DurationEstimator:
     def __init__(self, plan: PolicyPlan) -> None:
         self._plan = plan
         self._seen: defaultdict[str, _StageDurations] = defaultdict(_StageDurations)
+        self._seen_kinds: defaultdict[str, dict[Kind, _StageDurations]] = defaultdict(dict)
         self._estimated: defaultdict[str, _StageDurations] = defaultdict(_StageDurations)
         self._overdue: defaultdict[str, float | None] = defaultdict(lambda: None)
         self._searched: dict[int, Trial] = {}
@@ -83,7 +94,9 @@ class DurationEstimator:
         if trial.slot is not None:
             self._slots.add(trial.slot)
         self._add(self._seen[trial.stage], seconds, is_complete, is_warm)
-        if is_complete and trial.stage == self._plan.search.name:
+        kind = self._seen_kinds[trial.stage].setdefault(trial.policies, _StageDurations())
+        self._add(kind, seconds, is_complete, is_warm)
+        if is_complete and trial.stage == self._plan.search.name and is_no_epoch(trial):
             for stage in self._plan.later:
                 if (ratio := cost_ratio(trial, stage)) is not None:
                     self._add(self._estimated[stage.name], _scaled_s(trial, ratio), is_complete, is_warm)
@@ -128,10 +141,28 @@ class DurationEstimator:
             ratio = cost_ratio(searched, stage)
         return None if ratio is None else _scaled_s(searched, ratio)
 
+    def need_s(self, stage: Stage, kind: Kind | None = None, *, is_usual: bool) -> float | None:
+        """Returns the duration for which a trial of the stage needs time, or None if unknown.
+
+        Args:
+            stage: The stage.
+            kind: Its policies; None: those of the shortest kind. A kind that was not seen needs as long as the stage's
+                trials, and no time if it trains nothing.
+            is_usual: Whether it is the usual duration; else the shortest.
+        """
+        kinds = self._seen_kinds[stage.name]
+        if len(kinds) < 2 and kind in {None, *kinds}:
+            return self.usual_s(stage) if is_usual else self.shortest_s(stage)
+        if kind is not None and kind not in kinds:
+            return 0.0 if Policy.SKIP_TRAIN in kind and kinds else self.need_s(stage, is_usual=is_usual)
+        chosen = [kinds[kind]] if kind is not None else kinds.values()
+        known = [found.representative.usual_s if is_usual else found.shortest_s for found in chosen]
+        return min((seconds for seconds in known if seconds is not None), default=None)
+
     def shortest_s(self, stage: Stage) -> float | None:
         """Returns the shortest duration of a trial of the stage, or None if unknown."""
-        found = self._of(stage)
-        return next(iter(found.complete.in_order or found.ended.in_order), self._overdue[stage.name])
+        shortest_s = self._of(stage).shortest_s
+        return self._overdue[stage.name] if shortest_s is None else shortest_s
 
     def mean_s(self, stage: Stage) -> float | None:
         """Returns the mean duration of the stage's trials, or None if unknown."""

@@ -11,6 +11,7 @@ from nas.core.policy import Stage
 from nas.core.trial import Trial
 from nas.executors.events import Event, Notice
 from nas.executors.executor import Executor
+from nas.search.budget.durations import Kind
 from nas.search.budget.planner import StagePlanner, Usage
 from nas.search.slots import SlotPool
 
@@ -49,6 +50,7 @@ class BudgetEnforcer:
         self._counts_gpus = budget.gpu_hours is not None
         self._gpu_s = self._ask_s = 0.0
         self._started_s: dict[int, float] = {}
+        self._kinds: dict[int, Kind] = {}
         self._stop_sent_s: dict[int, float] = {}
         self._noticed: set[str] = set()
 
@@ -69,10 +71,17 @@ class BudgetEnforcer:
     def start_trial(self, trial: Trial) -> None:
         """Notes that a trial starts."""
         self._started_s[trial.number] = self._executor.now_s()
+        self._kinds[trial.number] = trial.policies
         self._stop_sent_s.pop(trial.number, None)
 
     def may_start(
-        self, stage: Stage, n_waiting: int = 0, *, after_ask: bool = False, parent: Trial | None = None
+        self,
+        stage: Stage,
+        n_waiting: int = 0,
+        *,
+        after_ask: bool = False,
+        parent: Trial | None = None,
+        kind: Kind | None = None,
     ) -> bool:
         """Returns whether there is time for another trial of the stage.
 
@@ -81,13 +90,14 @@ class BudgetEnforcer:
             n_waiting: The number of trials that start before it.
             after_ask: Whether the tuner has to be asked for it first.
             parent: The trial to retrain in a later stage; None: any.
+            kind: The policies of a trial of the search stage; None: any.
         """
         if self._planner.is_unlimited:
             return True
         spent = self._spent(n_waiting)
         if after_ask:
             spent = replace(spent, wall_s=spent.wall_s + self._ask_s)
-        return self._planner.closed_by(stage, spent, parent) is None
+        return self._planner.closed_by(stage, spent, parent, kind=kind) is None
 
     def next_check_s(self, stage: Stage) -> float | None:
         """Returns the time of the next check, on the executor's clock, or None."""
@@ -116,10 +126,12 @@ class BudgetEnforcer:
 
     def _spent(self, n_waiting: int = 0) -> Usage:
         running: list[float] = []
+        kinds: list[Kind] = []
         if self._counts_gpus:
-            now_s = self._executor.now_s()
-            running = [now_s - self._started_s[number] for number in self._slots.running.values()] + [0.0] * n_waiting
-        return Usage(3600 * self._spent_hours(), self._gpu_s, running)
+            now_s, numbers = self._executor.now_s(), self._slots.running.values()
+            running = [now_s - self._started_s[number] for number in numbers] + [0.0] * n_waiting
+            kinds = [self._kinds[number] for number in numbers]
+        return Usage(3600 * self._spent_hours(), self._gpu_s, running, kinds)
 
     def _report_stages_without_time(self, current: Stage, spent: Usage) -> None:
         for stage, seconds in self._planner.stages_without_time(current, spent):

@@ -6,6 +6,7 @@ stages, and of tests and export. A trial may start if it can finish before that 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Literal
 from nas.core.budget import Budget
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.trial import Trial
-from nas.search.budget.durations import DurationEstimator
+from nas.search.budget.durations import DurationEstimator, Kind
 
 Bound = Literal["hours", "gpu_hours"]
 MARGIN = 1.1
@@ -52,11 +53,13 @@ class Usage:
         wall_s: Wall-clock time of all sessions.
         gpu_s: GPU time of the finished trials, divided by ``gpus_per_trial``.
         running: Time since the start of each running trial.
+        kinds: Their policies, as far as they are known.
     """
 
     wall_s: float
     gpu_s: float
     running: Sequence[float] = ()
+    kinds: Sequence[Kind] = ()
 
     def of(self, bound: Bound) -> float:
         """Returns the time that counts against a bound."""
@@ -146,34 +149,46 @@ class StagePlanner:
         self._reserve_is_released = True
         return True
 
-    def closed_by(self, stage: Stage, spent: Usage, parent: Trial | None = None) -> Bound | None:
+    def closed_by(
+        self, stage: Stage, spent: Usage, parent: Trial | None = None, *, kind: Kind | None = None
+    ) -> Bound | None:
         """Returns the bound that leaves no time for another trial of the stage, or None.
 
         Args:
             stage: The stage.
             spent: The time used so far.
             parent: The trial to retrain in a later stage; None: any.
+            kind: The policies of a trial of the search stage; None: any.
         """
-        need_s = self.need_s(stage, parent)
+        need_s = self.need_s(stage, parent, kind)
         for bound in self._total_s:
             left_s = self._left_s(stage, spent, bound)
             if bound == "gpu_hours":
-                left_s -= math.fsum(max(0.0, need_s - seconds) for seconds in spent.running)
+                left_s -= self._until_ended_s(stage, spent, need_s)
             if left_s < need_s - _ROUNDING_S or left_s <= _ROUNDING_S:
                 return bound
         return None
 
-    def need_s(self, stage: Stage, parent: Trial | None = None) -> float:
+    def _until_ended_s(self, stage: Stage, spent: Usage, need_s: float) -> float:
+        """Returns the seconds until the running trials have ended, all together."""
+        needs = [self.need_s(stage, None, kind) for kind in spent.kinds] if self._is_search(stage) else []
+        pairs = itertools.zip_longest(spent.running, needs[: len(spent.running)], fillvalue=need_s)
+        return math.fsum(max(0.0, own_s - seconds) for seconds, own_s in pairs)
+
+    def need_s(self, stage: Stage, parent: Trial | None = None, kind: Kind | None = None) -> float:
         """Returns the seconds that must be left for a trial to start.
 
-        That is the usual duration of the stage's trials. If trials are stopped at the deadline, or none has ended, it
-        is the estimate for the parent. Without one it is the shortest duration of the stage or of the search stage.
+        That is the usual duration of the stage's trials of its kind, by default of the shortest kind. If trials are
+        stopped at the deadline, or none has ended, it is the estimate for the parent. Without one it is the shortest
+        duration of the stage or of the search stage.
         """
         if self.estimator.has_seen(stage) and not self._stops:
-            known_s = self.estimator.usual_s(stage)
+            known_s = self.estimator.need_s(stage, kind, is_usual=True)
         else:
             own_s = None if parent is None else self.estimator.estimated_s(parent, stage)
-            known_s = own_s or self.estimator.shortest_s(stage)
+            known_s = own_s or self.estimator.need_s(stage, kind, is_usual=False)
+        if known_s is not None and self._is_search(stage):
+            return known_s
         return known_s or self.estimator.shortest_s(self._plan.search) or 0.0
 
     def left_s(self, stage: Stage, spent: Usage) -> float:

@@ -148,3 +148,26 @@ def test_observed_durations_override_estimates() -> None:
     estimator = learned([trial(10.0, epochs=0.1), trial(50.0, stage=FINAL, epochs=1.0)])
 
     assert estimator.shortest_s(FINAL) == estimator.usual_s(FINAL) == 50.0
+
+
+def test_kinds_of_trials_differ() -> None:
+    """Epochs of a supernet and subnets of one stage are told apart; a trial of any kind needs the time of a subnet."""
+    epoch, subnet = frozenset({Policy.SHARE_PARAMS}), frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+    epochs = [replace(trial(seconds), policies=epoch) for seconds in (90.0, 100.0)]
+    subnets = [replace(trial(seconds), policies=subnet) for seconds in (1.0, 2.0)]
+    estimator = learned(epochs)
+
+    assert [estimator.need_s(SEARCH, kind, is_usual=True) for kind in (None, epoch, CHEAP)] == [100.0] * 3
+    assert estimator.need_s(SEARCH, subnet, is_usual=True) == 0.0  # it trains nothing
+    for found in subnets:
+        estimator.learn(found)
+    assert [estimator.need_s(SEARCH, kind, is_usual=True) for kind in (None, epoch, subnet)] == [2.0, 100.0, 2.0]
+    assert [estimator.need_s(SEARCH, kind, is_usual=False) for kind in (None, epoch, subnet)] == [1.0, 90.0, 1.0]
+
+
+def test_finals_are_not_estimated_from_supernet_epochs() -> None:
+    """An epoch with shares of a full training says nothing about the final of a subnet."""
+    epoch = trial(100.0, epochs=0.5)
+    epoch = replace(epoch, proposal=Proposal(point={"supernet_epoch": 3}))
+
+    assert learned([epoch]).usual_s(FINAL) is None

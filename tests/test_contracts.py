@@ -20,10 +20,12 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
+from nas.core.supernet import is_epoch
 from nas.core.trial import Proposal, Trial
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
+from nas.spaces.supernet import SupernetSpace
 from nas.stoppers.base import Stopper
 from nas.testing import (
     check_blob_store,
@@ -41,6 +43,7 @@ from nas.tuners.random import RandomTuner
 from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
 from tests.support.rafiki_data import TEMPLATES, table_files
 from tests.support.servers import S3, SECRET
+from tests.support.supernet_problem import SupernetProblem
 
 ROOT = Path(__file__).parents[1]
 DATA = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
@@ -75,6 +78,7 @@ def spec(content: Mapping[str, Any], **changes: Any) -> Spec:
 TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "stopper", "problem", "storage"))
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
+ONE_SHOT = ("darts", "darts_pt", "drnas", "enas", "gdas", "rsps", "spos", "supernet")
 MODELS = ("auto", "gp", "metis", "network_morphism", "smac", "tpe")
 SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in MODELS else name for name in TUNERS]
 FEW_MODELS = {
@@ -118,7 +122,7 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
         rng = random.Random(0)
         changes["points"] = [space.sample(rng) for _ in range(80)]
 
-    check_tuner(spec(TUNERS[name], **changes), space, METRICS)
+    check_tuner(spec(TUNERS[name], **changes), SupernetSpace(space) if name in ONE_SHOT else space, METRICS)
 
 
 @pytest.mark.slow
@@ -128,12 +132,13 @@ def test_tuner_under_a_constraint(name: str) -> None:
     """With any tuner, no trial exceeds the limit, and the search has its number of trials."""
     proxies = {"proxies": ["size"]} if name == "screened" else {}
     tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}), **proxies)
-    search = Search(problem=Spec.of(SizeProblem), tuner=tuner, constraints={"size": 8})
+    problem, limit = (SupernetProblem, 2) if name in ONE_SHOT else (SizeProblem, 8)
+    search = Search(problem=Spec.of(problem), tuner=tuner, constraints={"size": limit})
     found = run_search(search, root=f"memory://constraint-{name}", budget=Budget(trials=24))
 
     searched = [trial for trial in found.lineage if trial.stage == "search"]
     assert len(searched) == 24
-    assert max(trial.metrics["size"] for trial in searched) <= 8
+    assert max(trial.static_metrics["size"] for trial in searched if not is_epoch(trial)) <= limit
 
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -147,13 +152,16 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("reinforce", {"donor": "best"}),
     ("reinforce", {"donor": "best_donor"}),
     ("screened", {"inner": TUNERS["evolution"], "proxies": ["flops", "parameters"]}),
+    ("supernet", {"inner": TUNERS["evolution"], "warm_up_epochs": 1, "subnets_per_epoch": 2}),
+    ("supernet", {"inner": TUNERS["reinforce"], "warm_up_epochs": 1, "subnets_per_epoch": 3, "n_rescored": 0}),
 ]
 
 
 @pytest.mark.parametrize(("name", "changes"), OPTIONS, ids=[f"{name}-{changes}" for name, changes in OPTIONS])
 def test_tuner_with_options(name: str, changes: dict[str, Any]) -> None:
     """Tuners with other options keep the contract; weights that a tuner may name are never deleted."""
-    check_tuner(spec(TUNERS[name], **changes), SPACE, METRICS, n_trials=16)
+    space = SupernetSpace(SPACE) if name in ONE_SHOT else SPACE
+    check_tuner(spec(TUNERS[name], **changes), space, METRICS, n_trials=16)
 
 
 @pytest.mark.parametrize("name", STOPPERS)

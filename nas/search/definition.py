@@ -128,6 +128,7 @@ class Search:
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
         tuner.use_static_metrics(problem.static_metrics)
+        tuner.use_policies(problem.policies)
         return tuner
 
     def _build_stopper(self, problem: Problem) -> Stopper | None:

@@ -47,8 +47,8 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
       64 slots, and with maximized and minimized metrics.
     * In a space of one point it continues or raises a ConfigurationError.
     * If the search is stopped at any trial and resumed, it proposes the same trials.
-    * ``may_inherit_from`` returns every parent and donor that it proposes, and never a trial that it once left out. If
-      all other weights are deleted, it proposes the same trials, and every trial gets the same donors.
+    * ``may_inherit_from`` returns every donor that it proposes, and never a trial that it once left out. If all other
+      weights are deleted, it proposes the same trials, and every trial gets the same donors.
 
     Args:
         tuner: Class and arguments.
@@ -262,7 +262,7 @@ def _check_inheritance(
         expect(not again, f"{tuner.target}.may_inherit_from gives {again} at ask {number}, which it had left out")
         left_out |= {trial.number for trial in lineage.finished} - given
         if isinstance(answer, Proposal):
-            named = {source for source in (*answer.parents, *answer.weight_donors) if isinstance(source, int)}
+            named = {donor for donor in answer.weight_donors if isinstance(donor, int)}
             names = f"{tuner.target} names {sorted(named - given)} at ask {number}, which may_inherit_from leaves out"
             expect(named <= given, names)
 

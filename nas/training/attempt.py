@@ -19,6 +19,7 @@ from nas.core.errors import (
     TrialInterrupted,
 )
 from nas.core.metric import not_finite, plain_metrics
+from nas.core.supernet import is_epoch
 from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, move_earlier_log
@@ -195,8 +196,11 @@ class Attempt:
     def _read_static_metrics(self) -> dict[str, float]:
         """Returns the metrics of the point that are known before training.
 
-        An error is logged. It makes the trial FAILED only if a declared metric is still missing after training.
+        An error is logged. It makes the trial FAILED only if a declared metric is still missing after training. A
+        supernet epoch has none, since it stands for many networks.
         """
+        if is_epoch(self._trial):
+            return {}
         problem, known = self._runtime.problem, dict[str, float]()
         try:
             known |= plain_metrics(problem.static_metrics(self._trial.point))
@@ -248,8 +252,12 @@ class Attempt:
                 trial = replace(trial, attempt=trial.attempt + 1)
 
     def _judge(self, run: TrialRun, trial: Trial, returned: object) -> Trial:
-        """Returns the trial COMPLETE with its weights published, or FAILED if a declared metric is missing."""
+        """Returns the trial COMPLETE with its weights published, or FAILED if a declared metric is missing.
+
+        A supernet epoch needs only the first.
+        """
         declared = [metric.name for metric in self._runtime.problem.metrics]
+        declared = declared[:1] if is_epoch(trial) else declared
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
         metrics |= self._declared(metrics)
         missing = [name for name in declared if name not in metrics]
@@ -259,7 +267,10 @@ class Attempt:
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return trial.fail(Reason.NOT_FINITE, error)
-        return trial.complete(metrics, run.commit_weights())
+        checkpoint = run.commit_weights()
+        if checkpoint is None and is_epoch(trial):
+            return trial.fail(Reason.EXCEPTION, "the supernet epoch saved no weights. Call run.save(network) in train")
+        return trial.complete(metrics, checkpoint)
 
 
 def _without_donor(run: TrialRun, trial: Trial) -> Trial:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from nas.core.lineage import Lineage, LineageLog, missing_results
 from nas.core.metric import Metric
 from nas.core.point import Point
+from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
@@ -70,6 +71,9 @@ class Tuner(ABC):
     ) -> None:
         """Gets ``Problem.static_metrics``: metrics of a point that are known before training. Called before any ask."""
 
+    def use_policies(self, policies: frozenset[Policy]) -> None:  # noqa: B027 - optional
+        """Gets the policies that the problem implements. Called before any ask."""
+
     @abstractmethod
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next proposal of the search stage, or why there is none.
@@ -85,7 +89,9 @@ class Tuner(ABC):
         return Proposal(point=point, reason="given initial point")
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the trials that a proposal, now or later, may name; all by default.
+        """Returns the trials that a proposal, now or later, may name as donors; all by default.
+
+        Parents are donors unless a proposal names others.
 
         The weights of other trials may be deleted (``nas.storage.maintenance.gc.mark``). A trial that was left out once
         must stay left out. No answer may depend on whether a trial has weights.
@@ -109,7 +115,7 @@ class Tuner(ABC):
 
 
 def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[Trial]) -> frozenset[int]:
-    """Returns the trials that a later proposal may name as parent or donor.
+    """Returns the trials that a later proposal may name as donor.
 
     Args:
         tuner: The search's tuner.

@@ -5,7 +5,6 @@ After the move proposals of Abdelfattah et al. 2021 (arXiv:2101.08134).
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,14 +15,12 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
-from nas.core.spec import Spec
+from nas.core.policy import Policy
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
-from nas.tuners.shared.stateful import StatefulTuner
-
-_RANDOM = {"_target_": "nas.tuners.random.RandomTuner"}
+from nas.tuners.shared.inner import build_inner, inner_code_files
 
 
 class ScreenedTuner(Tuner):
@@ -62,16 +59,18 @@ class ScreenedTuner(Tuner):
             raise ConfigurationError(f"tuner.proxies={proxies!r}: must be a list of names. Write tuner.proxies=[flops]")
         self.n_candidates = n_candidates
         self.proxies = tuple(proxies)
-        self._inner = _build(_RANDOM if inner is None else inner, space, metrics, seed)
+        self._inner = build_inner(inner, space, metrics, seed)
         self._static_metrics: Callable[[Point], Mapping[str, float]] = lambda point: {}
         self.chosen = self._inner.chosen
 
     @property
     def code_files(self) -> Mapping[str, Path]:
         """The files of the inner tuner."""
-        module = type(self._inner).__module__
-        own = {} if module.startswith("nas.") else {f"{module}.py": Path(inspect.getfile(type(self._inner)))}
-        return own | dict(self._inner.code_files)
+        return inner_code_files(self._inner)
+
+    def use_policies(self, policies: frozenset[Policy]) -> None:
+        """Passes the problem's policies to the inner tuner."""
+        self._inner.use_policies(policies)
 
     def use_static_metrics(self, static_metrics: Callable[[Point], Mapping[str, float]]) -> None:
         """Sets the function that gives the proxies.
@@ -124,19 +123,6 @@ class ScreenedTuner(Tuner):
         columns = [_ranks([float(values[name]) for values in known]) for name in self.proxies]
         sums = [sum(ranks) for ranks in zip(*columns, strict=True)]
         return proposals[sums.index(max(sums))]
-
-
-def _build(inner: Mapping[str, Any], space: Space, metrics: tuple[Metric, ...], seed: int) -> Tuner:
-    if not isinstance(inner, Mapping) or not inner.get("_target_"):
-        raise ConfigurationError(f"tuner.inner={inner!r}: must be a tuner. Write tuner.inner=evolution")
-    spec = Spec.from_config(inner)
-    tuner = spec.build(space, metrics, seed=seed)
-    if not isinstance(tuner, Tuner) or isinstance(tuner, StatefulTuner) or tuner.has_fixed_order:
-        raise ConfigurationError(
-            f"tuner.inner={spec.target}: must be a nas.Tuner that is no list of points and has no process of its own. "
-            "Write tuner.inner=evolution"
-        )
-    return tuner
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -20,7 +20,7 @@ DEBUG = (*TIMED, "runner=debug", "budget.trials=2")
 NO_TUNER = TIMED[1:]
 TUNERS = (
     "anneal, auto, batch, cmaes, evolution, gp, grid, metis, network_morphism, nsga2, pbt, random, reinforce, "
-    "screened, smac, tpe"
+    "rsps, screened, smac, spos, supernet, tpe"
 )
 MISTAKES = {
     "no_tuner": (

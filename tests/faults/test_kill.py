@@ -19,6 +19,12 @@ SEARCH = (
 )
 JOBS = ("problem._target_=multi_phase_problem.MultiPhaseProblem", "problem.most=7")
 """The same, in jobs of seven trials each."""
+SUPERNET = (
+    *("+tuner=supernet", "tuner.inner=evolution", "tuner.warm_up_epochs=2", "tuner.n_epochs=4", "device=cpu"),
+    *("tuner.subnets_per_epoch=3", "problem._target_=supernet_problem.SupernetProblem", "threads=1"),
+    *("deterministic=true", "slots=2", "runner=processes", "budget.trials=16", "max_attempts=2"),
+)
+"""Supernet epochs, and subnets that are scored while the next one trains."""
 
 
 def table(search: Path) -> list[dict[str, Any]]:
@@ -70,9 +76,13 @@ def n_starts(search: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("also", "n_kills"), [((), 10), (JOBS, 5)], ids=["plain", "jobs"])
-def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...], n_kills: int) -> None:
-    """A search killed at ten random moments, group or driver alone, ends with an uninterrupted run's table; jobs: five.
+@pytest.mark.parametrize(
+    ("given", "n_kills"),
+    [(SEARCH, 10), ((*SEARCH, *JOBS), 5), (SUPERNET, 3)],
+    ids=["plain", "jobs", "supernet"],
+)
+def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], n_kills: int) -> None:
+    """A search killed at random moments, group or driver alone, ends with an uninterrupted run's table.
 
     No finished trial is run again, no proposal changes, and an unfinished one is run under its id as the next attempt.
     """
@@ -80,9 +90,9 @@ def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...
     print(f"HEIRLOOM_KILL_SEED={seed}")
     rng = random.Random(seed)
     torn = here / "heirloom" / "torn"
-    for kill in range(n_kills):
+    for kill in range(int(os.environ.get("HEIRLOOM_N_KILLS") or n_kills)):
         proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
-        with Command(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url) as command:
+        with Command(here, *given, "name=torn", PREFECT_API_URL=api_url) as command:
             if kill % 5 == 4:  # while it starts
                 time.sleep(rng.uniform(0.5, 4.0))
             else:
@@ -95,8 +105,8 @@ def test_ten_kills_leave_no_trace(here: Path, api_url: str, also: tuple[str, ...
         assert {n: attempts(torn)[n] for n in done} == done
     interrupted = {n: tries[-1] for n, tries in attempts(torn).items() if n not in finished(torn)}
     done = {n: attempts(torn)[n] for n in finished(torn)}
-    last = run(here, *SEARCH, *also, "name=torn", PREFECT_API_URL=api_url)
-    calm = run(here, *SEARCH, *also, "name=calm", PREFECT_API_URL=api_url)
+    last = run(here, *given, "name=torn", PREFECT_API_URL=api_url)
+    calm = run(here, *given, "name=calm", PREFECT_API_URL=api_url)
 
     assert last.status == calm.status == 0, last.err
     assert {n: attempts(torn)[n] for n in done} == done

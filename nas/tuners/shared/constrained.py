@@ -18,6 +18,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import plain_metrics
 from nas.core.point import Point, point_key
+from nas.core.supernet import epoch_of
 from nas.core.trial import Proposal, Trial
 from nas.tuners.base import STOP, Answer, Tuner
 
@@ -77,7 +78,7 @@ class ConstrainedTuner(Tuner):
         return self.tuner.shown_name
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the wrapped tuner's first answer that violates no constraint.
+        """Returns the wrapped tuner's first answer that violates no constraint; supernet epochs violate none.
 
         Raises:
             ConfigurationError: too many proposals in a row violate one.
@@ -89,7 +90,9 @@ class ConstrainedTuner(Tuner):
                 answer = self.tuner.ask(lineage.refusing(self._is_refused), number, job)
                 if answer is STOP and number == 0 and self._refused:
                     raise self._no_point_error()
-                if not isinstance(answer, Proposal) or not self._is_refused(answer.point):
+                if not isinstance(answer, Proposal) or epoch_of(answer.point) is not None:
+                    return answer
+                if not self._is_refused(answer.point):
                     return answer
             raise self._no_point_error()
         finally:

@@ -1,0 +1,365 @@
+"""One-shot search: supernet epochs and subnets alternate, and a subnet has the weights of its epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.spec import Spec
+from nas.core.supernet import epoch_of, is_epoch
+from nas.core.trial import Proposal, Reason, State, Trial
+from nas.executors.simulated import SimulatedExecutor, Workers
+from nas.search.api import run_search
+from nas.search.budget.planner import StagePlanner
+from nas.search.controller import ControllerSettings, SearchController
+from nas.search.definition import Search
+from nas.search.pipeline import Summary
+from nas.spaces.parameters.space import Choice, Int, ParameterSpace
+from nas.spaces.recorded import RecordedSpace
+from nas.spaces.supernet import SupernetSpace
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.supernet import SupernetTuner
+from tests.support.supernet_problem import SupernetProblem
+
+METRICS = (Metric("accuracy"),)
+SPACE = SupernetSpace(ParameterSpace({"x": Int(0, 99)}))
+EVOLUTION = {"_target_": "nas.tuners.evolution.EvolutionTuner", "population_size": 3, "sample_size": 2}
+
+
+class Session:
+    """A search whose trials end as the test says."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.tuner = SupernetTuner(arguments.pop("space", SPACE), METRICS, **arguments)
+        self.trials: list[Trial] = []
+
+    @property
+    def lineage(self) -> Lineage:
+        return Lineage.of(self.trials)
+
+    def ask(self) -> Proposal | Answer:
+        return self.tuner.ask(self.lineage, len(self.trials), len(self.trials))
+
+    def begin(self) -> Trial:
+        """Returns the next trial, which starts to run."""
+        proposal = self.ask()
+        assert isinstance(proposal, Proposal)
+        number = len(self.trials)
+        policies = proposal.policies or frozenset()
+        trial = Trial(number=number, index=number, proposal=proposal, policies=policies, state=State.RUNNING)
+        self.trials.append(trial)
+        return trial
+
+    def end(self, number: int, accuracy: float | None = None, *, suggested: tuple[dict[str, Any], ...] = ()) -> None:
+        """Ends a trial, FAILED without a score."""
+        trial = self.trials.pop(number)
+        donor = next(iter(trial.proposal.weight_donors), None)
+        trial = trial.start(attempt=1, slot=0, resolved_donor=donor)
+        if accuracy is None:
+            self.trials.insert(number, trial.fail(Reason.EXCEPTION, "made to fail"))
+        else:
+            self.trials.insert(number, replace(trial.complete({"accuracy": accuracy}), suggested=suggested))
+
+    def lose_weights(self, number: int) -> None:
+        """Ends a trial that did not find its donor's weights."""
+        self.trials[number] = self.trials[number].fail(Reason.PARENT, "weights are missing")
+
+    def run(self, *accuracies: float) -> None:
+        """Runs trials one after another."""
+        for accuracy in accuracies:
+            self.end(self.begin().number, accuracy)
+
+    @property
+    def kinds(self) -> str:
+        """The trials as text: the number of each epoch, and a letter for each subnet, by its epoch."""
+        found = ""
+        for trial in self.trials:
+            number = epoch_of(trial.point)
+            [*donors] = trial.proposal.weight_donors
+            found += str(number) if number is not None else "abcdefgh"[epoch_of(self.trials[donors[0]].point) or 0]
+        return found
+
+
+def test_epochs_and_subnets_alternate() -> None:
+    """After the warm-up each epoch gets its subnets, and the last one all that follow."""
+    session = Session(n_epochs=4, warm_up_epochs=2, subnets_per_epoch=3)
+    session.run(*[0.5] * 16)
+
+    assert session.kinds == "01bbb2ccc3dddddd"
+
+
+def test_epoch_inherits_from_the_one_before() -> None:
+    """An epoch has the epoch before as parent and donor, trains by SHARE_PARAMS alone, and gets a hook's derivation."""
+
+    class Listing(SupernetTuner):
+        def epoch_derivation(self, lineage: Lineage, number: int) -> Any:
+            return {"paths": [[number]]}
+
+    session = Session()
+    session.tuner = Listing(SPACE, METRICS)
+    session.run(0.1, 0.2)
+    first, second = (trial.proposal for trial in session.trials)
+
+    assert (first.point, first.parents, first.donors) == ({"supernet_epoch": 0}, (), ())
+    assert (second.point, second.parents, second.donors) == ({"supernet_epoch": 1}, (0,), (0,))
+    assert first.policies == second.policies == {Policy.SHARE_PARAMS}
+    assert second.derivation == {"paths": [[1]]}
+
+
+def test_subnet_trains_nothing() -> None:
+    """A subnet has the newest epoch as donor, its parents of the inner tuner, and the policies of a mere score."""
+    session = Session(n_epochs=1, warm_up_epochs=1, inner=EVOLUTION)
+    session.run(*[0.1 * n for n in range(8)])
+    subnets = session.trials[1:]
+
+    assert all(trial.proposal.donors == (0,) for trial in subnets)
+    assert all(trial.policies == {Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL} for trial in subnets)
+    assert [bool(trial.parents) for trial in subnets] == [False] * 3 + [True] * 4
+    assert all(0 < parent < trial.number for trial in subnets for parent in trial.parents)
+
+
+def test_subnets_are_scored_while_the_next_epoch_trains() -> None:
+    """While an epoch runs, subnets of the one before follow; in the warm-up the tuner waits."""
+    session = Session(n_epochs=3, warm_up_epochs=1, subnets_per_epoch=2)
+    session.begin()
+    assert session.ask() is WAIT
+    session.end(0, 0.1)
+    session.run(0.2, 0.3)
+    session.begin()
+    session.run(0.4, 0.5, 0.6)
+    assert session.kinds == "0aa1aaa"
+    session.end(3, 0.2)
+    session.run(0.4, 0.5, 0.6)
+
+    assert session.kinds == "0aa1aaabb2"
+
+
+def test_failed_epoch_is_proposed_again() -> None:
+    """After a failure the same epoch goes on from the same weights."""
+    session = Session(n_epochs=2, warm_up_epochs=2)
+    session.run(0.1)
+    session.end(session.begin().number, None)
+    again = session.begin()
+
+    assert (again.point, again.proposal.donors) == ({"supernet_epoch": 1}, (0,))
+
+
+def test_lost_weights_are_replaced_by_the_epoch_before() -> None:
+    """If subnets miss their epoch's weights, later ones use the epoch before, which is then trained further again."""
+    session = Session(n_epochs=3, warm_up_epochs=2, subnets_per_epoch=2)
+    session.run(0.1, 0.2)
+    session.lose_weights(session.begin().number)
+    again = session.begin()
+
+    assert (again.point, again.proposal.donors) == ({"supernet_epoch": 1}, (0,))
+    session.lose_weights(again.number)
+    assert session.begin().proposal.donors == ()  # both are lost: from scratch
+    assert set(session.tuner.may_inherit_from(session.lineage)) == {0, 1}
+
+
+def test_best_points_are_scored_again() -> None:
+    """Each epoch first scores the best points of the epoch before, as their children."""
+    session = Session(n_epochs=2, warm_up_epochs=1, subnets_per_epoch=4)
+    session.run(0.5, 0.1, 0.9, 0.3, 0.7, 0.5)
+    session.run(0.2, 0.2)
+    again = session.trials[6:]
+
+    assert [trial.point for trial in again] == [session.trials[2].point, session.trials[4].point]
+    assert [trial.parents for trial in again] == [(2,), (4,)]
+    assert [trial.proposal.donors for trial in again] == [(5,), (5,)]
+
+
+def test_suggested_points_come_first() -> None:
+    """Points that an epoch suggests are its first subnets, each once."""
+    session = Session(n_epochs=1, warm_up_epochs=1)
+    session.begin()
+    session.end(0, 0.5, suggested=({"x": 7}, {"x": 3}))
+    session.run(0.1, 0.1, 0.1)
+
+    assert [trial.point["x"] for trial in session.trials[1:3]] == [7, 3]
+    assert session.trials[3].point["x"] not in (7, 3)
+
+
+def test_ranking_never_compares_epochs() -> None:
+    """Subnets of the newest epoch come first, however bad, and supernet epochs never."""
+    session = Session(n_epochs=2, warm_up_epochs=1, subnets_per_epoch=2, n_rescored=0)
+    session.run(0.99, 0.8, 0.9, 0.99, 0.1, 0.3)
+
+    assert session.kinds == "0aa1bb"
+    assert [trial.number for trial in session.tuner.ranked(session.lineage)] == [5, 4, 2, 1]
+
+
+def test_only_two_epochs_are_inheritable() -> None:
+    """The weights of all but the newest two epochs are free, and a subnet's never stay for the tuner."""
+    session = Session(n_epochs=4, warm_up_epochs=3, subnets_per_epoch=1)
+    session.run(*[0.1] * 5)
+
+    assert session.kinds == "012c3"
+    assert set(session.tuner.may_inherit_from(session.lineage)) == {2, 4}
+
+
+def test_inner_tuner_without_points_ends_the_search_after_the_last_epoch() -> None:
+    """A small space is used up: further epochs score its best points again, then the tuner stops."""
+    session = Session(space=SupernetSpace(ParameterSpace({"a": Choice(1, 2)})), n_epochs=2, warm_up_epochs=1)
+    session.run(*[0.1] * 6)
+
+    assert session.kinds == "0aa1bb"
+    assert session.ask() is STOP
+
+
+def test_recorded_space_is_enough_for_garbage_collection() -> None:
+    """The tuner is built from the record of its space."""
+    tuner = SupernetTuner(RecordedSpace(SPACE.to_json()), METRICS)
+
+    assert tuner.may_inherit_from(Lineage.of([])) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"space": SPACE.inner}, "must be the space of a supernet .* Choose problem=cells"),
+        ({"space": RecordedSpace({})}, "must be the space of a supernet"),
+        ({"n_epochs": 0}, "tuner.n_epochs=0: must be"),
+        ({"warm_up_epochs": 9}, r"tuner.warm_up_epochs=9: must be at most tuner.n_epochs \(8\)"),
+        ({"subnets_per_epoch": 0}, "tuner.subnets_per_epoch=0"),
+        ({"n_rescored": -1}, "tuner.n_rescored=-1"),
+        ({"inner": {"_target_": "nas.tuners.grid.GridTuner"}}, "must be .* no list of points"),
+    ],
+)
+def test_mistakes(arguments: dict[str, Any], error: str) -> None:
+    """Each wrong argument gets one line with the remedy."""
+    with pytest.raises(ConfigurationError, match=error):
+        Session(**arguments)
+
+
+def test_problem_must_score_inherited_weights() -> None:
+    """A problem without SKIP_TRAIN is refused, and one without QUICK_EVAL gets subnets without it."""
+    tuner = SupernetTuner(SPACE, METRICS)
+    with pytest.raises(ConfigurationError, match=r"must have SKIP_TRAIN .* Choose problem=cells"):
+        tuner.use_policies(frozenset({Policy.SHARE_PARAMS}))
+    tuner.use_policies(frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}))
+
+    assert tuner.policies == {Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}
+
+
+def test_initial_points_are_refused() -> None:
+    """No point can be scored before the first epochs."""
+    with pytest.raises(ConfigurationError, match=r"init\.points"):
+        SupernetTuner(SPACE, METRICS).propose_given({"x": 1}, Lineage.of([]), 0)
+
+
+def searched(n_trials: int = 12, *, retention: Retention | None = None, **changes: Any) -> Summary:
+    arguments = {"inner": EVOLUTION, "n_epochs": 3, "warm_up_epochs": 2, "subnets_per_epoch": 4, "n_rescored": 1}
+    problem = Spec.of(SupernetProblem, **changes.pop("problem", {}))
+    search = Search(problem=problem, tuner=Spec.of(SupernetTuner, **arguments), **changes)
+    root = f"memory://supernet-{uuid4().hex}"
+    return run_search(search, root=root, budget=Budget(trials=n_trials), retention=retention)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_subnets_are_scored_with_their_epochs_weights() -> None:
+    """Each subnet inherits all weights of its epoch, to the bit, and a final trains the best of the newest epoch."""
+    found = searched()
+    trials = sorted(found.lineage, key=lambda trial: trial.number)
+    subnets = [trial for trial in trials if trial.stage == "search" and not is_epoch(trial)]
+
+    assert all(trial.state == State.COMPLETE for trial in trials)
+    assert [epoch_of(trial.point) for trial in trials if is_epoch(trial)] == [0, 1, 2]
+    for trial in subnets:
+        assert trial.donor is not None
+        assert trial.metrics["weights"] == trials[int(trial.donor)].metrics["weights"]
+        assert trial.inherited == 1.0
+        assert trial.checkpoint is not None
+        assert trial.checkpoint.own_bytes < 10_000  # a manifest, no weights
+    finals = [trial for trial in trials if trial.stage != "search"]
+    assert {trials[trial.parents[0]].donor for trial in finals} == {6}
+    assert found.winner in finals
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_garbage_collection_frees_old_epochs() -> None:
+    """Under a tight disk budget only the newest two epochs, the finalists and finals keep weights."""
+    found = searched(retention=Retention(max_gb=1e-9))
+    trials = sorted(found.lineage, key=lambda trial: trial.number)
+    kept = {trial.number for trial in trials if trial.checkpoint is not None}
+
+    assert {trial.number for trial in trials if is_epoch(trial)} == {0, 1, 6}
+    assert 0 not in kept
+    assert {1, 6} <= kept
+    assert all(
+        trials[number].donor == 6 for number in kept if trials[number].stage == "search" and number not in (1, 6)
+    )
+
+
+class LargeProblem(SupernetProblem):
+    """Has more subnets than a search can score."""
+
+    space = SupernetSpace(ParameterSpace({"x": Int(0, 999_999)}))
+
+
+def simulated(n_trials: int, *, deterministic: bool = False, budget: Budget | None = None) -> list[Trial]:
+    """Returns the trials of a search on two simulated workers: an epoch takes 100 s, a subnet 1 s."""
+    problem = LargeProblem()
+    records = Records(open_root(f"memory://supernet-{uuid4().hex}", retry_s=0))
+    executor = SimulatedExecutor(problem, records, slots=2, workers=Workers(straggling=0.1))
+    tuner = SupernetTuner(problem.space, problem.metrics, n_epochs=8, warm_up_epochs=2, subnets_per_epoch=8)
+    stage = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
+    planner = None if budget is None else StagePlanner(budget, PolicyPlan((stage,)), 2)
+    settings = ControllerSettings(budget=budget or Budget(trials=n_trials), deterministic=deterministic)
+    controller = SearchController(
+        records, executor, settings, tuner=tuner, space=problem.space, planner=planner,
+        spent_hours=lambda: executor.now_s() / 3600,
+    )  # fmt: skip
+    controller.search(stage)
+    return controller.trials
+
+
+def seconds(trials: list[Trial]) -> float:
+    return sum((trial.finished or 0.0) - (trial.started or 0.0) for trial in trials)
+
+
+def test_two_slots_are_busy() -> None:
+    """After the warm-up, one slot trains epochs while the other scores subnets: less than 5 % of the time is idle."""
+    trials = simulated(600)
+    after = [trial for trial in trials if epoch_of(trial.point) not in (0, 1)]
+    passed_s = max(t.finished or 0.0 for t in after) - min(t.started or 0.0 for t in after)
+    idle = 1 - seconds(after) / (2 * passed_s)
+    print(f"idle: {idle:.1%}")
+
+    assert sum(map(is_epoch, trials)) >= 6
+    assert idle < 0.05
+
+
+def test_deterministic_search_on_two_slots() -> None:
+    """With deterministic=true a subnet of the last finished epoch is scored while the next one trains."""
+    trials = simulated(40, deterministic=True)
+    epochs = [trial for trial in trials if is_epoch(trial)]
+
+    assert len(epochs) >= 4
+    for epoch in epochs[2:]:
+        beside = trials[epoch.number + 1]
+        assert beside.resolved_donor is None  # nothing has weights here
+        assert beside.proposal.donors == epoch.proposal.donors
+        assert (epoch.started or 0.0) < (beside.finished or 0.0) < (epoch.finished or 0.0)
+
+
+def test_hours_are_spent_by_kind() -> None:
+    """No epoch starts that can't finish within the hours, although subnets take a hundredth of its time."""
+    trials = simulated(0, budget=Budget(hours=0.2, at_deadline="finish"))
+    epochs = [trial for trial in trials if is_epoch(trial)]
+
+    assert all(trial.state == State.COMPLETE for trial in trials)
+    assert len(epochs) >= 5
+    assert max(trial.finished or 0.0 for trial in trials) <= 720
+    assert max(trial.finished or 0.0 for trial in epochs) > 500

@@ -101,7 +101,7 @@ class LineageLog:
             part.log.delete_weights(number)
 
     def part(self, keep: Callable[[Trial], bool]) -> _Part:
-        """Returns the trials for which ``keep`` is true, as a log of their own that follows this one."""
+        """Returns a log of the trials for which ``keep`` is true; it follows this one."""
         part = self._parts.setdefault(keep, _Part(LineageLog(key=self.key)))
         for trial in self.learned[part.n_learned :]:
             if keep(trial):

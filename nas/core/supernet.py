@@ -11,7 +11,10 @@ from nas.core.point import Point
 from nas.core.trial import Trial
 
 EPOCH = "supernet_epoch"
-"""The only key of the point of a supernet epoch. No space may give a point with only this key."""
+"""The only key of the point of a supernet epoch.
+
+No space may give a point with only this key.
+"""
 NO_EPOCH = -1
 """``shared_epoch`` of a trial that is neither an epoch nor a subnet."""
 
@@ -33,7 +36,7 @@ def is_no_epoch(trial: Trial) -> bool:
 
 
 def is_subnet(trial: Trial, trials: Sequence[Trial]) -> bool:
-    """Returns whether the trial's proposal names a supernet epoch as its first donor, and is none itself.
+    """Returns whether the trial is no supernet epoch, but names one as its first donor.
 
     Args:
         trial: The trial.

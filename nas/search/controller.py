@@ -170,7 +170,7 @@ class SearchController:
         )
         self._failures = FailureStreak(settings.max_failures)
         self._ask_without_time: tuple[int, int] | None = None
-        """The index of a proposal that needs more time than is left, and the number of results shown before it."""
+        """The index of a proposal without time for it, and the number of results before it."""
 
     # ---- the search stage
 
@@ -289,7 +289,7 @@ class SearchController:
         return self._enforcer.may_start(stage, len(self._waiting_in(stage)), after_ask=after_ask, kind=kind)
 
     def _has_time_for_known(self, stage: Stage) -> bool:
-        """Returns whether there is time for the waiting trials and for the proposal that the tuner would make."""
+        """Returns whether there is time for the waiting trials and the tuner's next proposal."""
         if not self._settings.budget.is_timed:
             return True
         if self._ask_without_time == (self._proposals.n_proposed, self._proposals.n_learned):

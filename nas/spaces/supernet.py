@@ -1,4 +1,4 @@
-"""The space of a supernet: the points of its subnets, and one point for each epoch of shared training."""
+"""The space of a supernet: the points of its subnets and of its epochs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SupernetSpace(Space):
             self.inner.validate(point)
 
     def key(self, point: Point) -> str:
-        """Returns the inner space's key of the point; a supernet epoch has a key of its own."""
+        """Returns the inner space's key; a supernet epoch has its own."""
         return self.inner.key(point) if epoch_of(point) is None else point_key(point)
 
     def to_json(self) -> dict[str, Any]:

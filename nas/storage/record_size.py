@@ -22,7 +22,7 @@ ERROR_BYTES = 1_400
 NOT_COPIED_BYTES = 500
 REPLACED_BYTES = 300
 SUGGESTED_BYTES = 600
-"""Bytes of the points that a trial suggests; more is an error, since no part of a point means anything."""
+"""Bytes of the points that a trial suggests; more is an error."""
 CURVE_VALUES, CURVE_BYTES = 300_000, 12 << 20
 """Three quarters of what a record may have: 75,000 reports of one metric."""
 NUMBER_BYTES = 30

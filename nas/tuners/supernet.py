@@ -1,8 +1,8 @@
 """One-shot search: epochs of a supernet's training, and subnets that are scored with its weights.
 
-With ``inner=random`` this is weight-sharing random search (Li and Talwalkar 2019, arXiv:1902.07638), with
-``inner=evolution`` single path one-shot search (Guo et al. 2020, arXiv:1904.00420). Differs: subnets are scored between
-epochs and while the next one trains, not only after the last.
+With ``inner=random`` this is weight-sharing random search (Li and Talwalkar 2019, arXiv:1902.07638). With
+``inner=evolution`` it is single path one-shot search (Guo et al. 2020, arXiv:1904.00420). Differs: subnets are scored
+between epochs and while the next one trains, not only after the last.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SupernetTuner(Tuner):
         self.inner.use_static_metrics(static_metrics)
 
     def use_policies(self, policies: frozenset[Policy]) -> None:
-        """Sets the policies of subnets: those of a score without training that the problem implements.
+        """Sets the policies of subnets to those that the problem implements.
 
         Raises:
             ConfigurationError: the problem can't score inherited weights without training.
@@ -152,7 +152,7 @@ class SupernetTuner(Tuner):
         return [trial.number for trial in _newest_epochs(lineage)]
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the subnets by the first metric: those of the newest epoch, then those of the one before."""
+        """Returns the subnets by the first metric, newest epoch first."""
         groups = comparable(lineage.ranked(self.metrics[0]), supernet_epochs(lineage))
         return [trial for group in groups for trial in group]
 

@@ -56,7 +56,7 @@ class _StageDurations:
 class DurationEstimator:
     """Estimates trial durations per stage from finished trials, in any order.
 
-    Trials of a stage may be of several kinds: an epoch of a supernet takes a hundred times as long as a subnet's score.
+    Trials of a stage may be of several kinds. An epoch of a supernet takes a hundred times as long as a subnet.
 
     Only trials that are COMPLETE or were stopped by a stopper count. The duration of a trial that met the deadline is a
     lower bound, used until another trial has ended.

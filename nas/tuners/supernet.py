@@ -111,7 +111,7 @@ class SupernetTuner(Tuner):
         self.inner.use_policies(policies)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the next supernet epoch if it is due, else a subnet of the newest finished one."""
+        """Returns the next supernet epoch if it is due, else a subnet."""
         shared = SharedWeights.of(lineage)
         is_pending = any(map(is_epoch, lineage.pending))
         if self._is_due(shared) and not is_pending:

@@ -26,8 +26,8 @@ from nas.core.trial import State as TrialState
 from nas.core.trial import Trial
 from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKind, TrialLost
-from nas.executors.pool import WorkerPool, resume_job, run_attempt
-from nas.training.messages import Assignment, JobStart
+from nas.executors.pool import WorkerPool, compute_proxies, resume_job, run_attempt
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -153,6 +153,14 @@ class PrefectExecutor(EventQueue):
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Asks a running trial to end."""
         self._pool.stop(trial, why)
+
+    def compute_proxies(self, request: ProxyRequest) -> None:
+        """Computes on a thread of its own; it is no task run."""
+
+        def compute() -> None:
+            self.post(compute_proxies(self._pool, request))
+
+        threading.Thread(target=compute, name="heirloom-proxies", daemon=True).start()
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports as a task run ``test-0042``, with an edge from the trial."""

@@ -79,6 +79,11 @@ def not_finite(metrics: Mapping[str, float]) -> list[str]:
     return [name for name, value in metrics.items() if not is_finite(value)]
 
 
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics that are neither NaN nor infinite."""
+    return {name: value for name, value in metrics.items() if is_finite(value)}
+
+
 def is_finite(value: float) -> bool:
     """Returns whether the value is neither NaN nor infinite. Integers of any size are finite."""
     return isinstance(value, int) or math.isfinite(value)

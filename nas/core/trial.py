@@ -93,6 +93,8 @@ class Proposal:
     derivation: Any = None
     """The operations that produced the point, as JSON."""
     reason: str = ""
+    proxies: Mapping[str, float] = field(default_factory=dict)
+    """Proxies of the point, if the search computed them before the proposal (``nas.training.proxies``)."""
 
     def __post_init__(self) -> None:
         _check_sources("parents", self.parents, "numbers of trials from 0, each once", (int,))
@@ -125,6 +127,7 @@ class Proposal:
             "fidelity": self.fidelity,
             "derivation": self.derivation,
             "reason": self.reason,
+            **({"proxies": dict(self.proxies)} if self.proxies else {}),
         }
 
 

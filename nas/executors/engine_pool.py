@@ -30,7 +30,7 @@ from nas.executors.events import (
     WorkersBusy,
 )
 from nas.executors.pool import WorkerLostError, WorkerPool
-from nas.training.messages import Assignment, JobStart
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 WATCH_S = 0.5
 BUSY_S = 1.0
@@ -214,10 +214,10 @@ class EnginePool(WorkerPool):
                 if task.worker is not None and task.order is not None and task.order.runs(trial.number):
                     self._tell(key, "stop", trial, kind)
 
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports as a task, and as another if its worker is lost."""
+    def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
+        """Tests, exports or computes proxies as a task, and as another if its worker is lost."""
         for n_left in reversed(range(MAX_CALLS)):
-            order = Order(Call(action, trial))
+            order = Order(Call(action, subject))
             with self._lock:
                 self._enqueue(order)
             try:
@@ -225,7 +225,7 @@ class EnginePool(WorkerPool):
                 return answer
             except WorkerLostError as error:
                 if not n_left or self._is_closed.is_set():
-                    raise ActionError(f"{action} of trial {trial.number}: {error}") from error
+                    raise ActionError(f"{action} of trial {subject.number}: {error}") from error
         raise AssertionError("the last call returns or raises")
 
     # ---- tasks; with the lock held
@@ -325,8 +325,10 @@ class EnginePool(WorkerPool):
                     self._release(key)
             case Answered(answer=answer):
                 self._end_order(key, task, answer)
-            case Refused(error=text):
-                self._end_order(key, task, None, ActionError(text))
+            case Refused(error=text, is_lost=is_lost):
+                refusal = ActionError(text)
+                refusal.__cause__ = WorkerLostError(text) if is_lost else None
+                self._end_order(key, task, None, refusal)
             case WorkerUnfit():
                 self._drop_unfit(key, worker, message)
 
@@ -397,4 +399,4 @@ def _name(content: Assignment | JobStart | Call) -> str:
             return f"trial-{trial.number:04d}-{trial.attempt}"
         case JobStart(job=job):
             return f"job-{job:04d}"
-    return f"{content.action}-{content.trial.number:04d}"
+    return f"{content.action}-{content.subject.number:04d}"

@@ -14,15 +14,16 @@ from nas.core.errors import ActionError
 from nas.core.trial import Trial
 from nas.executors.engine_worker import EngineSpec, EngineWorker, PackedOrder, WorkerUnfit
 from nas.executors.events import Action, Event, Finished, JobLeftWorker, StopKind, TrialRequested
-from nas.training.messages import Assignment, JobStart
+from nas.executors.pool import WorkerLostError
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An order to test or export a trial."""
+    """An order to test or export a trial, or to compute proxies."""
 
     action: Action
-    trial: Trial
+    subject: Trial | ProxyRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,22 @@ class WorkerLeaves:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer of a test or export."""
+    """The answer of a test or export, or proxies."""
 
     answer: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The error of a test or export."""
+    """The error of a call.
+
+    Attributes:
+        error: The error.
+        is_lost: Whether the call ended its process.
+    """
 
     error: str
+    is_lost: bool = False
 
 
 Message = Event | WorkerUnfit | Taken | WorkerLeaves | Answered | Refused
@@ -183,8 +190,8 @@ class EngineSession(ABC):
 
 def _answer(engine: EngineWorker, call: Call) -> Message:
     try:
-        return Answered(dict(engine.call(call.action, call.trial)))
+        return Answered(dict(engine.call(call.action, call.subject)))
     except ActionError as error:
-        return Refused(str(error))
+        return Refused(str(error), isinstance(error.__cause__, WorkerLostError))
     except Exception as error:
         return WorkerUnfit.of(error)

@@ -34,7 +34,7 @@ from nas.executors.pool import resume_job, run_attempt
 from nas.executors.process_pool import ProcessPool
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import Assignment, JobStart, RuntimeSpec
+from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
 
 ROOT_VARIABLE = "HEIRLOOM_WORKER_ROOT"
 OPTIONS_VARIABLE = "HEIRLOOM_WORKER_OPTIONS"
@@ -230,10 +230,10 @@ class EngineWorker:
         with self._lock:
             resume_job(self._pool, job_start, self._posting(post))
 
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports; see ``WorkerPool.call``."""
+    def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
+        """Tests, exports or computes proxies; see ``WorkerPool.call``."""
         with self._lock:
-            return self._pool.call(action, trial)
+            return self._pool.call(action, subject)
 
     def stop(self, trial: Trial, kind: StopKind) -> None:
         """Asks the attempt to end."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nas.core.trial import Trial
+from nas.training.messages import ProxyRequest
 
-Action = Literal["test", "export"]
+Action = Literal["test", "export", "proxies"]
 StopKind = Literal["stop", "deadline", "kill", "interrupt"]
 """Why a trial is asked to end.
 
@@ -128,6 +129,23 @@ class ExecutorFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxiesComputed:
+    """A worker has answered a request for proxies.
+
+    Attributes:
+        request: The request.
+        values: The proxies of each point, or None.
+        error: The error of a point, if there are values, else the error of the request.
+        is_lost: Whether there are no values because the worker ended.
+    """
+
+    request: ProxyRequest
+    values: Sequence[Mapping[str, float]] | None = None
+    error: str | None = None
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TunerReady:
     """A tuner in a process of its own may now answer something other than WAIT."""
 
@@ -159,6 +177,7 @@ Event = (
     | TrialLost
     | WorkersBusy
     | ExecutorFailed
+    | ProxiesComputed
     | TunerReady
     | StopRequested
     | Notice

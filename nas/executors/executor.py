@@ -9,7 +9,7 @@ from nas.core.trial import Trial
 from nas.executors.events import Action, Event, StopKind
 
 if TYPE_CHECKING:
-    from nas.training.messages import Assignment, JobStart
+    from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 
 class Executor(Protocol):
@@ -38,6 +38,9 @@ class Executor(Protocol):
 
     def next_event(self, until_s: float | None) -> Event | None:
         """Returns the next event, or None at ``until_s``."""
+
+    def compute_proxies(self, request: ProxyRequest) -> None:
+        """Starts the computation of proxies on the request's slot. Returns at once; posts ``ProxiesComputed``."""
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports a finished trial on a worker, and waits for the answer.

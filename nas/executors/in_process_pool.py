@@ -16,7 +16,7 @@ from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, N
 from nas.executors.pool import WorkerPool
 from nas.storage.blobs import BlobStore
 from nas.storage.trial_log import TrialLog, log_path
-from nas.training.messages import Assignment, JobStart, RuntimeSpec
+from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.runtime import TrialRuntime
 
@@ -74,13 +74,13 @@ class InProcessPool(WorkerPool):
         if (channel := self._channels.get(trial.number)) is not None:
             channel.stop_kind = kind
 
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports in the calling thread."""
+    def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
+        """Tests, exports or computes proxies in the calling thread."""
         runtime = self._get_runtime()
         log = TrialLog()
         try:
             with log.capture():
-                return runtime.test(trial) if action == "test" else runtime.export(trial)
+                return runtime.call(action, subject)
         except StorageError:
             raise
         except BaseException as error:
@@ -89,7 +89,7 @@ class InProcessPool(WorkerPool):
             log.write(text)
             raise ActionError(f"{error_line(error)}\n{text}") from error
         finally:
-            log.put(runtime.files, log_path(trial.number, action))
+            log.put(runtime.files, log_path(subject.number, action))
 
     def close(self) -> None:
         """Asks running attempts to end at their next report; closes the problem if none runs."""
@@ -98,6 +98,8 @@ class InProcessPool(WorkerPool):
         for job in list(self._jobs.values()):
             job.answer(None)
         is_idle = not self._channels and all(job.has_ended for job in self._jobs.values())
+        if self._runtime is not None:
+            self._runtime.leaves = True
         if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
             logger.warning("%s", raised)
 

@@ -10,8 +10,8 @@ from typing import Any
 from nas.core.trial import Trial
 from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import Action, StopKind
-from nas.executors.pool import WorkerPool, resume_job, run_attempt
-from nas.training.messages import Assignment, JobStart
+from nas.executors.pool import WorkerPool, compute_proxies, resume_job, run_attempt
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 
 class LocalExecutor(EventQueue):
@@ -42,6 +42,10 @@ class LocalExecutor(EventQueue):
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Forwards to the pool."""
         self._pool.stop(trial, why)
+
+    def compute_proxies(self, request: ProxyRequest) -> None:
+        """Computes on the next free thread."""
+        self._threads.submit(lambda: self.post(compute_proxies(self._pool, request)))
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports on the pool."""

@@ -6,10 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nas.core.errors import HeirloomError
+from nas.core.errors import ActionError, HeirloomError
 from nas.core.trial import Trial
-from nas.executors.events import Action, Event, ExecutorFailed, Finished, JobLeftWorker, StopKind, TrialLost
-from nas.training.messages import Assignment, JobStart
+from nas.executors.events import (
+    Action,
+    Event,
+    ExecutorFailed,
+    Finished,
+    JobLeftWorker,
+    ProxiesComputed,
+    StopKind,
+    TrialLost,
+)
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 
 class WorkerLostError(HeirloomError):
@@ -66,11 +75,12 @@ class WorkerPool(ABC):
         """Asks a running attempt to end, from another thread. Returns at once."""
 
     @abstractmethod
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports a finished trial.
+    def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
+        """Tests or exports a finished trial, or computes the proxies of points.
 
         Raises:
-            ActionError: the problem's code raised, or ended its process.
+            ActionError: the problem's code raised, or ended its process. The cause is a WorkerLostError in the latter
+                case.
         """
 
     @abstractmethod
@@ -88,6 +98,17 @@ def run_attempt(pool: WorkerPool, assignment: Assignment, post: Callable[[Event]
     except BaseException as error:
         return ExecutorFailed(error, job)
     return TrialLost(job, number, "interrupted", counts=False) if trial is None else Finished(trial)
+
+
+def compute_proxies(pool: WorkerPool, request: ProxyRequest) -> Event:
+    """Computes proxies and returns the event that tells of it."""
+    try:
+        answer = pool.call("proxies", request)
+    except ActionError as error:
+        return ProxiesComputed(request, error=str(error), is_lost=isinstance(error.__cause__, WorkerLostError))
+    except BaseException as error:
+        return ExecutorFailed(error)
+    return ProxiesComputed(request, answer["values"], answer["error"])
 
 
 def resume_job(pool: WorkerPool, job_start: JobStart, post: Callable[[Event], None]) -> None:

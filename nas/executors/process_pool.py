@@ -14,7 +14,7 @@ from nas.executors.events import Action, Event, StopKind
 from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerPool
 from nas.executors.worker_process import WorkerProcess
-from nas.training.messages import Assignment, JobStart, RuntimeSpec
+from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
 
 logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 1.0
@@ -86,9 +86,11 @@ class ProcessPool(WorkerPool):
         """Tells the worker of the trial's slot."""
         self._worker_of(trial.slot).stop(trial, kind)
 
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports on the first slot's worker."""
-        return self._workers[0].call(action, trial)
+    def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
+        """Tests or exports on the first slot's worker. Computes proxies on the worker of their slot."""
+        if isinstance(subject, ProxyRequest):
+            return self._worker_of(subject.slot).call(action, subject, self._timeout_s)
+        return self._workers[0].call(action, subject)
 
     def close(self) -> None:
         """Ends all workers."""

@@ -12,6 +12,7 @@ import math
 import queue
 import random
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,9 +32,9 @@ from nas.executors.events import (
     TrialLost,
     TrialRequested,
 )
-from nas.executors.pool import WorkerPool
+from nas.executors.pool import WorkerPool, compute_proxies
 from nas.storage.records import Records
-from nas.training.messages import Assignment, JobStart
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.training.problem import Ability, Problem, Simulation
 
 
@@ -138,6 +139,7 @@ class SimulatedExecutor:
         self._warm: set[int] = set()
         self._posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._stop: StopRequested | None = None
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="heirloom-proxies")
 
     def now_s(self) -> float:
         """Returns the seconds of the virtual clock, which starts at 0."""
@@ -204,6 +206,12 @@ class SimulatedExecutor:
             if (event := occur()) is not None:
                 return event
 
+    def compute_proxies(self, request: ProxyRequest) -> None:
+        """Computes on a thread of this process, in no time on the virtual clock."""
+        if self._pool is None:
+            raise AssertionError("a simulated executor without a pool computes no proxies")
+        self._at(self._now_s, self._threads.submit(compute_proxies, self._pool, request).result)
+
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports in this process."""
         if self._stop is not None:
@@ -224,6 +232,7 @@ class SimulatedExecutor:
         """Closes the pool."""
         if self._pool is not None:
             self._pool.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _at(self, time_s: float, occur: Callable[[], Event | None]) -> None:
         heapq.heappush(self._due, (time_s, next(self._order), occur))

@@ -246,7 +246,7 @@ def _run_order(
             return "job_left", runtime.run_job(argument, channel)
         if order == "check_export":
             return "done", runtime.check_untrained_export(argument)
-        return "done", runtime.test(argument) if order == "test" else runtime.export(argument)
+        return "done", runtime.call(order, argument)
     except StorageError as error:
         return "store_failed", str(error)
     except BaseException as error:

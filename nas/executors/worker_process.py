@@ -37,7 +37,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.resume_points import ResumePoints
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
-from nas.training.messages import Assignment, JobStart, RuntimeSpec
+from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
 
 logger = logging.getLogger(__name__)
 MAX_SLOT_LOG_BYTES = 16_000_000
@@ -234,16 +234,19 @@ class WorkerProcess:
                 result = self._answer(kind, content)
                 return result if result is None or isinstance(result, Trial) else None
 
-    def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
-        """Tests or exports; see ``WorkerPool.call``."""
+    def call(self, action: Action, subject: Trial | ProxyRequest, timeout_s: float | None = None) -> Mapping[str, Any]:
+        """Tests, exports or computes proxies; see ``WorkerPool.call``. After ``timeout_s`` the worker is killed."""
         try:
             self._ensure_started(self._restart_limit_s())
             self._kill_reason = None
-            with self._busy(log_path(trial.number, action)):
-                self._send((action, trial))
-                kind, content = self._receive(None) or ("", None)
+            with self._busy(log_path(subject.number, action)):
+                self._send((action, subject))
+                if (message := self._receive(timeout_s)) is None:
+                    self._kill("timeout")
+                    raise WorkerLostError(f"ran past trial_timeout_s ({timeout_s:g} s) and was killed")
+                kind, content = message
         except WorkerLostError as error:
-            raise ActionError(f"{action} of trial {trial.number}: {error}") from error
+            raise ActionError(f"{action} of trial {subject.number}: {error}") from error
         self._clean_up()
         if kind == "error":
             raise ActionError(content)

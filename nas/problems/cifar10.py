@@ -45,7 +45,7 @@ class Cifar10Problem(ImageProblem):
         max_flops: Most FLOPs of a network for one image; a multiplication and an addition are two.
         max_activations: Most activations of all layers together for one image; None: any.
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`).
-        objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
+        objectives: ``accuracy`` and others of ``ImageProblem.OBJECTIVES``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 
     Raises:

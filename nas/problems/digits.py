@@ -23,7 +23,7 @@ class DigitsProblem(ImageProblem):
 
     Args:
         split_seed: The seed of the split: 60 % training, 20 % validation, 20 % test, the same shares in each class.
-        objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
+        objectives: ``accuracy`` and others of ``ImageProblem.OBJECTIVES``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
     """
 

@@ -74,7 +74,7 @@ class FashionMnistProblem(ImageProblem):
             and letters. Blocks are trained without augmentation.
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`). Tests and
             exports are float32.
-        objectives: ``accuracy`` and any of ``parameters``, ``flops``, ``latency_s``; None: accuracy alone.
+        objectives: ``accuracy`` and others of ``ImageProblem.OBJECTIVES``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, PointError, SearchFailedError
@@ -119,6 +119,7 @@ def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], se
     donors = (parent.number,) if stage.warm else ()
     reason = f"{stage.name} of {parent.number}"
     proposal = Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
+    proposal = replace(proposal, proxies=parent.proposal.proxies)
     return _new_trial(proposal, stage, index, trials, seed)
 
 

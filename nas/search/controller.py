@@ -21,6 +21,7 @@ from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
+from nas.core.metric import finite_metrics
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, Trial
 from nas.core.validation import short_repr
@@ -32,6 +33,7 @@ from nas.executors.events import (
     JobLeftWorker,
     Notice,
     Proposed,
+    ProxiesComputed,
     Reported,
     StopRequested,
     TrialLost,
@@ -51,6 +53,7 @@ from nas.search.failure_streak import FailureStreak
 from nas.search.interrupt import interrupt_trials, release_trials
 from nas.search.job_plan import JobPlan
 from nas.search.jobs import JobScheduler
+from nas.search.pending_proxies import PendingProxies
 from nas.search.proposal_log import ProposalLog
 from nas.search.slots import SlotPool
 from nas.spaces.space import Space
@@ -58,6 +61,7 @@ from nas.stoppers.base import Stopper
 from nas.storage.maintenance.gc.collector import GarbageCollector
 from nas.storage.records import Records, StartedAttempts
 from nas.storage.resume_points import ResumePoints
+from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.stateful import StatefulTuner
 
@@ -108,6 +112,7 @@ class SearchController:
             weights.
         observe: Called with each event after the controller has handled it; with a ``StopRequested`` before.
         collector: Deletes weights that nothing needs; None keeps all.
+        scores: The proxies that the tuner asks for.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class SearchController:
         other_search_checkpoint: Callable[[str], Checkpoint | None] = lambda donor: None,
         observe: Callable[[Event], None] = lambda event: None,
         collector: GarbageCollector | None = None,
+        scores: ProxyScores | None = None,
     ) -> None:
         self.trials: list[Trial] = list(trials)
         self._records = records
@@ -171,6 +177,10 @@ class SearchController:
         self._failures = FailureStreak(settings.max_failures)
         self._ask_without_time: tuple[int, int] | None = None
         """The index of a proposal without time for it, and the number of results before it."""
+        self._scores = scores or ProxyScores()
+        self._proxies = PendingProxies(
+            self._scores, self._slots, executor, max_attempts=settings.max_attempts, observe=observe
+        )
 
     # ---- the search stage
 
@@ -211,6 +221,7 @@ class SearchController:
                 if self._proposals.n_shown_at_wait is not None:
                     break
             self._submit_ready(stage)
+            self._proxies.submit()
             is_open = not is_exhausted and self.has_budget(stage)
             if self._settings.jobs.requests_trials and not is_open:
                 self._jobs.dismiss_idle()
@@ -237,7 +248,7 @@ class SearchController:
         self.restore(stage)
         while self._may_ask(stage):
             answer, self._proposals.n_shown_at_wait = self._ask_tuner(self._next_job())
-            if answer is not WAIT:
+            if answer is not WAIT or self._scores.take_request(len(self.trials)) is not None:
                 return answer is STOP
         return False
 
@@ -257,6 +268,8 @@ class SearchController:
 
     def _may_ask(self, stage: Stage) -> bool:
         """Returns whether there are budget, a slot and the results for another ask."""
+        if self._proxies.is_open:
+            return False
         if not self._proposals.may_be_asked or not self._has_slot_for_proposal():
             return False
         if not self.has_budget(stage) or not self._jobs.can_choose(self._proposals.n_proposed):
@@ -311,9 +324,14 @@ class SearchController:
         """Asks the tuner once and records its proposal. Returns False if the tuner is exhausted."""
         index, job = self._proposals.n_proposed, self._next_job()
         answer, n_shown = self._ask_tuner(job)
+        if answer is WAIT and self._proxies.start(len(self.trials)):
+            self._proposals.hold_lineage()
+            return True
         if answer is WAIT or answer is STOP:
             return self._handle_refusal(answer, job, n_shown)
         self._proposals.n_shown_at_wait = None
+        if isinstance(answer, Proposal) and (proxies := self._scores.known(answer.point)):
+            answer = replace(answer, proxies=finite_metrics(proxies))
         trial = admit(answer, stage, index, self.trials, self._rules)
         if self._stateful is None and not self._has_time(stage, kind=trial.policies):
             self._ask_without_time = (index, self._proposals.n_learned)
@@ -537,6 +555,9 @@ class SearchController:
                 self._allow_ask()
             case TunerReady():
                 self._allow_ask()
+                return
+            case ProxiesComputed():
+                self._proxies.handle(event)
                 return
             case ExtraResult(trial=number, result=result) if self._stateful is not None:
                 if self.trials[number].retry_of is None:

@@ -23,6 +23,7 @@ from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.code_digests import code_digests
 from nas.training.data_digest import contents
 from nas.training.problem import LATENCY, Ability, Problem
+from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import Tuner
 from nas.tuners.shared.constrained import ConstrainedTuner, checked_limits
 
@@ -84,10 +85,16 @@ class Search:
         problem = self.build_problem()
         jobs = JobPlan.of(self.trials_per_job, loops=Ability.TRAIN_MANY in problem.abilities)
         plan, left_out = self.plan.fitted(problem.policies, strict=self.plan_is_named)
-        own_tuner = self._build_tuner(problem)
+        scores = ProxyScores(problem.proxies, seed=self.seed)
+        own_tuner = self._build_tuner(problem, scores)
         tuner, limits = own_tuner, checked_limits(self.constraints)
         if limits:
-            tuner = ConstrainedTuner(tuner, problem.static_metrics, limits)
+            tuner = ConstrainedTuner(tuner, problem.static_metrics, limits, scores)
+        if scores.is_used and jobs.requests_trials:
+            raise ConfigurationError(
+                "job.trials_per_job: must be 1 for proxies that workers compute, since jobs keep the workers. "
+                "Leave it out, or choose structural proxies such as live_flops"
+            )
         self._check_init_weights(problem, plan)
         if self.init.is_given:
             self.init.check_points(tuner)
@@ -97,7 +104,7 @@ class Search:
         code = {"problem": code_digests(self.problem, problem), "tuner": code_digests(self.tuner, own_tuner)}
         if self.stopper is not None:
             code["stopper"] = code_digests(self.stopper, stopper)
-        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity, code)
+        return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity, code, scores)
 
     def build_problem(self) -> Problem:
         """Returns the problem, built and checked.
@@ -123,10 +130,11 @@ class Search:
             raise ConfigurationError(f"metric {LATENCY} does not go with deterministic=true: measured time varies")
         return problem
 
-    def _build_tuner(self, problem: Problem) -> Tuner:
+    def _build_tuner(self, problem: Problem, scores: ProxyScores) -> Tuner:
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        tuner.use_proxies(scores)
         tuner.use_static_metrics(problem.static_metrics)
         tuner.use_policies(problem.policies)
         return tuner
@@ -193,6 +201,8 @@ class PreparedSearch:
     identity: Mapping[str, Any]
     code: Mapping[str, Mapping[str, str]]
     """Digests of the code of problem, tuner and stopper, by file (``nas.search.session_code``)."""
+    scores: ProxyScores = field(default_factory=ProxyScores)
+    """The proxies that workers compute for the tuner."""
 
     @property
     def digest(self) -> str:

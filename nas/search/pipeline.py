@@ -202,7 +202,12 @@ class SearchPipeline:
         pool = InProcessPool(runtime, self.records.files, self.prepared.problem)
         settings = ControllerSettings(budget=self.budget, deterministic=search.deterministic, jobs=self.prepared.jobs)
         controller = SearchController(
-            self.records, LocalExecutor(pool, search.slots), settings, trials=trials, tuner=self.prepared.tuner
+            self.records,
+            LocalExecutor(pool, search.slots),
+            settings,
+            trials=trials,
+            tuner=self.prepared.tuner,
+            scores=self.prepared.scores,
         )
         return controller.is_exhausted(self.prepared.plan.search)
 
@@ -265,6 +270,7 @@ class SearchPipeline:
             other_search_checkpoint=partial(other_search_checkpoint, self.records),
             observe=observe_all,
             collector=self._collector(lease, executor),
+            scores=self.prepared.scores,
         )
         if retries:
             controller.retry(self.failed(trials))

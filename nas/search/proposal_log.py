@@ -38,6 +38,8 @@ class ProposalLog:
         self._pending: dict[int, Trial] = {}  # the stage's trials without a result, by number
         self._n_seen = 0  # how many results the tuner had seen at its last proposal
         self._n_seen_by_index: list[int] = []  # the same for each proposal of the stage
+        self._shown: tuple[int, Lineage] | None = None  # the results shown at the last ask, and the lineage
+        self._held: tuple[int, Lineage] | None = None  # those for the next ask
         self._missing: set[int] = set()  # trials whose results the tuner has seen, and that no record has now
 
     def restore(self, stage: str) -> None:
@@ -51,6 +53,7 @@ class ProposalLog:
         self._n_seen_by_index = list(itertools.accumulate(len(t.learned) for t in asked))
         self._n_seen = self._n_seen_by_index[-1] if asked else 0
         self._missing = missing_results(in_stage)
+        self._held = None
 
     # ---- asking
 
@@ -79,6 +82,8 @@ class ProposalLog:
         """Whether the results for the next ask are complete and, after WAIT, include a new one."""
         if self._tuner is None or self._missing:
             return False
+        if self._held is not None:
+            return True
         if self._is_deterministic:
             return len(self._log) >= self._n_shown
         return self.n_shown_at_wait is None or len(self._log) > self.n_shown_at_wait
@@ -90,15 +95,25 @@ class ProposalLog:
             SearchFailedError: the tuner built an invalid proposal.
         """
         assert self._tuner is not None
+        n_shown, lineage = self._shown = self._held or self._view()
+        self._held = None
+        try:
+            return self._tuner.ask(lineage, self.n_proposed, job), n_shown
+        except ConfigurationError as error:
+            raise SearchFailedError(f"proposal {self.n_proposed} of {self.tuner_name}: {error}") from error
+
+    def hold_lineage(self) -> None:
+        """Shows the lineage of the last ask again at the next one, whatever else has finished by then."""
+        self._held = self._shown
+
+    def _view(self) -> tuple[int, Lineage]:
+        """Returns the number of results for the next ask, and the lineage."""
         n_shown = self._n_shown
         if self._is_deterministic:
             pending = [self._trials[other].as_running() for other in self._numbers[n_shown:]]
         else:
             pending = list(self._pending.values())
-        try:
-            return self._tuner.ask(self._log.view(n_shown, pending), self.n_proposed, job), n_shown
-        except ConfigurationError as error:
-            raise SearchFailedError(f"proposal {self.n_proposed} of {self.tuner_name}: {error}") from error
+        return n_shown, self._log.view(n_shown, pending)
 
     def take_new_results(self, n_shown: int) -> tuple[int, ...]:
         """Returns the trials whose results were shown first for this proposal, and marks them as seen."""

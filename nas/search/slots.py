@@ -26,19 +26,21 @@ class SlotPool:
 
     Attributes:
         running: The number of the running trial, by slot.
+        reserved: The slot on which proxies are computed, or None.
     """
 
     def __init__(self, n: int) -> None:
         self.n = n
         self.running: dict[int, int] = {}
+        self.reserved: int | None = None
         self._slot_of: dict[int, int] = {}
         self._holders: dict[int, SlotHolder] = {}
         self._by_job: dict[int, SlotHolder] = {}
         self._heap = list(range(n))  # may contain slots that are in use again
 
     def is_free(self, slot: int) -> bool:
-        """Returns whether no trial runs on the slot and no job keeps it."""
-        return slot not in self.running and slot not in self._holders
+        """Returns whether no trial runs on the slot, no job keeps it, and no proxies are computed on it."""
+        return slot not in self.running and slot not in self._holders and slot != self.reserved
 
     def first_free(self) -> int | None:
         """Returns the lowest free slot."""
@@ -57,6 +59,12 @@ class SlotPool:
         """Removes a running trial; its job keeps the slot until ``release_job``."""
         if (slot := self._slot_of.pop(trial, None)) is not None:
             del self.running[slot]
+            self._add_if_free(slot)
+
+    def free_reserved(self) -> None:
+        """Frees the slot on which proxies were computed."""
+        slot, self.reserved = self.reserved, None
+        if slot is not None:
             self._add_if_free(slot)
 
     def hold(self, slot: int, job: int) -> None:
@@ -98,13 +106,15 @@ class SlotPool:
     @property
     def n_taken(self) -> int:
         """The number of slots in use."""
-        return len(self.running) + sum(slot not in self.running for slot in self._holders)
+        n_reserved = self.reserved is not None
+        return len(self.running) + n_reserved + sum(slot not in self.running for slot in self._holders)
 
     @property
     def n_active(self) -> int:
         """The number of slots from which an event will come without another decision."""
+        n_busy = len(self.running) + (self.reserved is not None)
         if not self._holders:
-            return len(self.running)
-        return len(self.running) + sum(
+            return n_busy
+        return n_busy + sum(
             slot not in self.running and not self.is_waiting(holder) for slot, holder in self._holders.items()
         )

@@ -228,6 +228,7 @@ def proposal_from_json(plain: object) -> Proposal:
             fidelity=None if fidelity is None else checked_number(fidelity, "fidelity", 5e-324, 1),
             derivation=fields.get("derivation"),
             reason=fields["reason"],
+            proxies=_few_numbers(fields.get("proxies", {}), "proxies"),
         )
     except ConfigurationError as error:
         raise CorruptError(short_repr(str(error))) from error

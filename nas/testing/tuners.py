@@ -30,7 +30,7 @@ from nas.storage.records import Records
 from nas.storage.trial_records import proposal_from_json
 from nas.storage.verified import digest_of
 from nas.testing.expectations import compare, expect, global_states, in_another_process, opposite, share
-from nas.training.messages import Assignment, JobStart
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
 _SEARCH = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
@@ -142,6 +142,9 @@ class _SimulatedExecutor:
             paper = Reference(f"manifests/{trial.number:06d}-paper.json", 0, digest_of(b""))
             result = replace(result, checkpoint=Checkpoint(manifest=paper, packs=()))
         return Finished(self._records.commit(result))
+
+    def compute_proxies(self, request: ProxyRequest) -> None:
+        raise NotImplementedError
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         raise NotImplementedError

@@ -201,10 +201,12 @@ class Attempt:
         """
         if is_epoch(self._trial):
             return {}
-        problem, known = self._runtime.problem, dict[str, float]()
+        problem, known = self._runtime.problem, dict(self._trial.proposal.proxies)
         try:
             known |= plain_metrics(problem.static_metrics(self._trial.point))
             known |= plain_metrics(problem.measure(self._trial.point, self._runtime.spec.device))
+            declared = {metric.name for metric in problem.metrics} - known.keys()
+            known |= self._runtime.declared_proxies(self._trial, declared)
         except BaseException as error:
             raise_ctrl_c(error)
             self._static_metrics_error = f"; before training: {error_line(error)}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from nas.inheritance.module_state import lazy_layers
+from nas.training.live_flops import count_flops
 
 N_PASSES = 10
 """Most forward passes that are timed."""
@@ -18,11 +19,12 @@ PASSES_S = 0.25
 
 
 class NetworkCost(Mapping[str, int]):
-    """A network's ``parameters`` and the ``flops`` of one forward pass, computed when read.
+    """A network's ``parameters``, and the ``flops`` and ``live_flops`` of one forward pass, computed when read.
 
     FLOPs are those of torch's counter in eval mode: matrix products, convolutions and attention; a multiplication and
-    an addition are two. Counting them takes several times as long as counting parameters. Torch's meta device is used:
-    no memory is filled, nothing is computed, and torch's random state does not change.
+    an addition are two. ``live_flops`` leaves out what does not lie on a path from the inputs to the outputs. Counting
+    FLOPs takes several times as long as counting parameters. Torch's meta device is used: no memory is filled, nothing
+    is computed, and torch's random state does not change.
 
     Args:
         build: Returns the network.
@@ -33,7 +35,11 @@ class NetworkCost(Mapping[str, int]):
         with torch.device("meta"):
             self._network = build()
         self._example_inputs = example_inputs
-        self._counts = {"parameters": self._parameters, "flops": self._flops}
+        self._counts: dict[str, Callable[[], int]] = {
+            "parameters": self._parameters,
+            "flops": lambda: self._flops[0],
+            "live_flops": lambda: self._flops[1],
+        }
 
     def __getitem__(self, name: str) -> int:
         return self._counts[name]()
@@ -46,16 +52,15 @@ class NetworkCost(Mapping[str, int]):
 
     def _parameters(self) -> int:
         if lazy_layers(self._network):
-            self._flops()  # a forward pass gives them their sizes
+            _ = self._flops  # a forward pass gives them their sizes
         return sum(parameter.numel() for parameter in self._network.parameters())
 
-    def _flops(self) -> int:
+    @cached_property
+    def _flops(self) -> tuple[int, int]:
         with torch.device("meta"):
             inputs = self._example_inputs()
         network = self._network.to("meta").eval()
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network(*(tensor.to("meta") for tensor in inputs))
-        return int(counter.get_total_flops())
+        return count_flops(network, [tensor.to("meta") for tensor in inputs])
 
 
 def forward_latency_s(network: nn.Module, inputs: tuple[Tensor, ...], device: str) -> float:

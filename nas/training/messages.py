@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Trial
 
@@ -112,6 +113,25 @@ class Assignment:
     is_last: bool = True
     job_index: int = 0
     n_slots: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyRequest:
+    """Points whose proxies (``nas.training.proxies``) a worker computes. Nothing of it is recorded.
+
+    Attributes:
+        number: The number of the trial to propose, for the log.
+        seed: The seed of the networks' initial weights.
+        names: The proxies.
+        points: The points.
+        slot: The slot whose worker computes them.
+    """
+
+    number: int
+    seed: int
+    names: tuple[str, ...]
+    points: tuple[Point, ...]
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class Ability(StrEnum):
     EXPORT = "export"
     BUILD = "build"
     EXAMPLE_INPUTS = "example_inputs"
+    EXAMPLE_BATCH = "example_batch"
     STATIC_METRICS = "static_metrics"
     MEASURE = "measure"
     SIMULATE = "simulate"
@@ -59,6 +60,14 @@ class Ability(StrEnum):
 
 _HAS_NETWORK = frozenset({Ability.BUILD, Ability.EXAMPLE_INPUTS})
 """The abilities that ``static_metrics`` and ``measure`` need by default."""
+_HAS_BATCH = frozenset({Ability.BUILD, Ability.EXAMPLE_BATCH})
+PROXY_ABILITIES: Mapping[str, frozenset[Ability]] = {
+    "jacov": _HAS_BATCH,
+    "naswot": _HAS_BATCH,
+    "snip": _HAS_BATCH,
+    "synflow": _HAS_NETWORK,
+}
+"""The abilities that each proxy of ``nas.training.proxies`` needs."""
 
 
 class Problem(ABC):
@@ -143,12 +152,25 @@ class Problem(ABC):
         raise LookupError("no export")
 
     def build(self, point: Point) -> torch.nn.Module:
-        """Returns the full-size network of a point; optional, for ``static_metrics`` and ``measure``."""
+        """Returns the full-size network of a point; optional, for ``static_metrics``, ``measure`` and proxies."""
         raise LookupError("no network")
 
     def example_inputs(self) -> tuple[torch.Tensor, ...]:
         """Returns the network's inputs, a batch of one; optional, for ``static_metrics`` and ``measure``."""
         raise LookupError("no example inputs")
+
+    def example_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns inputs and labels of a batch of training data; optional, for proxies (``nas.training.proxies``).
+
+        Every call returns the same batch, of at least two examples: inputs ``(n, ...)``, and labels ``(n,)`` of
+        classes or numbers of the shape of the outputs. It is called on workers.
+        """
+        raise LookupError("no example batch")
+
+    @property
+    def proxies(self) -> frozenset[str]:
+        """The proxies of ``nas.training.proxies`` that can be computed with the problem's abilities."""
+        return frozenset(name for name, needed in PROXY_ABILITIES.items() if needed <= self.abilities)
 
     def static_metrics(self, point: Point) -> Mapping[str, float]:
         """Returns the metrics of a point that are known before training, by name.
@@ -156,8 +178,8 @@ class Problem(ABC):
         ``constraints`` may limit them.
 
         Every point has the same names, and a point always has the same values. Those that ``metrics`` declares and
-        ``train`` does not return become metrics of the trial. By default: the network's ``parameters`` and ``flops``
-        (``nas.training.costs``) if the problem has ``build`` and ``example_inputs``, else nothing.
+        ``train`` does not return become metrics of the trial. By default: the network's ``parameters``, ``flops`` and
+        ``live_flops`` (``nas.training.costs``) if the problem has ``build`` and ``example_inputs``, else nothing.
         """
         if not self.abilities >= _HAS_NETWORK:
             return {}

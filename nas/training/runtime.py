@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from nas.training.attempt import Attempt
 from nas.training.code_digests import changed_files, code_digests
 from nas.training.device_errors import is_device_error
 from nas.training.job import Job
-from nas.training.messages import Assignment, JobChannel, JobStart, RuntimeSpec, TrialChannel
+from nas.training.messages import Assignment, JobChannel, JobStart, ProxyRequest, RuntimeSpec, TrialChannel
 from nas.training.problem import Ability, Problem
 from nas.training.torch_settings import SavedSettings, torch_settings
 from nas.training.trial_run import TrialRun
@@ -37,6 +37,7 @@ class TrialRuntime:
         checks_export: Whether the problem's ``export`` is checked with the next trial that has weights.
         restore_process: Called after the problem's code has run. A worker process restores its state with it.
         device_error: The first error of a device in this process. None: there was none.
+        leaves: Whether the session ends, so that no further proxies are computed.
 
     Raises:
         ConfigurationError: the problem can't be built, or its code changed since the driver loaded it.
@@ -56,6 +57,7 @@ class TrialRuntime:
         self._settings = SavedSettings(torch_settings())
         self.restore_process: Callable[[], None] = lambda: None
         self.device_error: str | None = None
+        self.leaves = False
 
     def _check_code(self) -> None:
         """Raises if this process loaded other code than the driver, which started earlier."""
@@ -165,6 +167,12 @@ class TrialRuntime:
         if self.device_error is None and is_device_error(error):
             self.device_error = f"{type(error).__name__}: {next(iter(text_of(error).splitlines()), '')}"
 
+    def call(self, action: str, subject: Any) -> dict[str, Any]:
+        """Returns the answer to ``test``, ``export`` or ``proxies``."""
+        answers: dict[str, Callable[[Any], dict[str, Any]]]
+        answers = {"test": self.test, "export": self.export, "proxies": self.proxies}
+        return answers[action](subject)
+
     def test(self, trial: Trial) -> dict[str, Any]:
         """Returns a finalist's scores on test data: ``{"metrics": {...}}``, with ``error`` if something failed later.
 
@@ -185,6 +193,36 @@ class TrialRuntime:
         if bad := not_finite(metrics):
             raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
         return {"metrics": metrics} | ({} if run.test_error is None else {"error": run.test_error})
+
+    def proxies(self, request: ProxyRequest) -> dict[str, Any]:
+        """Returns proxies: ``{"values": [{name: value}, ...], "error": line}``; fewer if the process leaves.
+
+        A point whose network can't be scored has NaN, and ``error`` is the first such error or None.
+        """
+        from nas.training.proxies import ProxyScorer
+
+        self.restore_settings()
+        values = []
+        with self._problem_code():
+            scorer = ProxyScorer(self.problem, request.names, seed=request.seed, device=self.spec.device)
+            for point in request.points:
+                if self.leaves:
+                    break
+                values.append(scorer.score(point))
+        return {"values": values, "error": scorer.error}
+
+    def declared_proxies(self, trial: Trial, declared: Collection[str]) -> dict[str, float]:
+        """Returns those of the declared metrics that are proxies which the problem can give.
+
+        The networks' initial weights are seeded by the trial's seed.
+        """
+        names = sorted(self.problem.proxies & set(declared))
+        if not names:
+            return {}
+        from nas.training.proxies import ProxyScorer
+
+        scorer = ProxyScorer(self.problem, names, seed=trial.seed, device=self.spec.device)
+        return scorer.score(trial.point)
 
     def check_untrained_export(self, trial: Trial) -> str | None:
         """Returns a warning if the problem's ``export`` returns something that can't be exported.

@@ -5,7 +5,7 @@ Protocols, so that these modules do not import one another in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from nas.core.metric import Metric
@@ -77,6 +77,9 @@ class RuntimeContext(Protocol):
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains one point by the problem's ``train``, and restores the process."""
+
+    def declared_proxies(self, trial: Trial, declared: Collection[str]) -> dict[str, float]:
+        """Returns those of the declared metrics that are proxies which the problem can give."""
 
     def check_export(self, trial: Trial) -> str | None:
         """Returns a warning if the problem's ``export`` returns something that can't be exported."""

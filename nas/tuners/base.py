@@ -16,6 +16,7 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
+from nas.training.proxy_scores import ProxyScores
 
 
 class Answer(Enum):
@@ -73,6 +74,9 @@ class Tuner(ABC):
 
     def use_policies(self, policies: frozenset[Policy]) -> None:  # noqa: B027 - optional
         """Gets the policies that the problem implements. Called before any ask."""
+
+    def use_proxies(self, scores: ProxyScores) -> None:  # noqa: B027 - optional
+        """Gets the proxies that the problem can give, computed on workers. Called before ``use_static_metrics``."""
 
     @abstractmethod
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:

@@ -19,15 +19,18 @@ from nas.core.policy import Policy
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
 from nas.spaces.space import Space
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.training.proxy_scores import ProxyScores, check_available
+from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.inner import build_inner, inner_code_files
 
 
 class ScreenedTuner(Tuner):
     """Asks another tuner for several points, and proposes the one that proxies rank first.
 
-    A proxy is a metric that is known before training (``Problem.static_metrics``), of which more is better. Examples
-    are the numbers of parameters and of floating-point operations. The ranks by several proxies are added.
+    A proxy is a metric that is known before training, of which more is better. Static metrics, such as the numbers of
+    parameters and of floating-point operations, are computed here (``Problem.static_metrics``). Others need a forward
+    pass and are computed on a worker (``nas.training.proxies``); the tuner answers WAIT meanwhile. The ranks by several
+    proxies are added.
 
     Args:
         space: The inner tuner's space.
@@ -35,7 +38,7 @@ class ScreenedTuner(Tuner):
         seed: The inner tuner's seed.
         inner: ``_target_`` and arguments of the tuner that gives the points; by default ``random``.
         n_candidates: Number of points for each proposal, repeated points included.
-        proxies: Names of static metrics.
+        proxies: Names of static metrics, or any of naswot, jacov, snip and synflow.
 
     Raises:
         ConfigurationError: an argument is invalid, or the inner tuner can't be built or does not fit.
@@ -61,6 +64,8 @@ class ScreenedTuner(Tuner):
         self.proxies = tuple(proxies)
         self._inner = build_inner(inner, space, metrics, seed)
         self._static_metrics: Callable[[Point], Mapping[str, float]] = lambda point: {}
+        self._scores = ProxyScores()
+        self._computed: frozenset[str] = frozenset()
         self.chosen = self._inner.chosen
 
     @property
@@ -72,6 +77,11 @@ class ScreenedTuner(Tuner):
         """Passes the problem's policies to the inner tuner."""
         self._inner.use_policies(policies)
 
+    def use_proxies(self, scores: ProxyScores) -> None:
+        """Sets the scores that are computed on workers."""
+        self._inner.use_proxies(scores)
+        self._scores = scores
+
     def use_static_metrics(self, static_metrics: Callable[[Point], Mapping[str, float]]) -> None:
         """Sets the function that gives the proxies.
 
@@ -80,15 +90,14 @@ class ScreenedTuner(Tuner):
         """
         self._inner.use_static_metrics(static_metrics)
         self._static_metrics = static_metrics
-        known = static_metrics(self.space.sample(random.Random(0)))
-        if unknown := [name for name in self.proxies if name not in known]:
-            remedy = f"Choose of {', '.join(known)}" if known else "Define `static_metrics`, or `build`, in the problem"
-            raise ConfigurationError(
-                f"tuner.proxies={unknown[0]}: must be a metric that the problem knows before training. {remedy}"
-            )
+        known = static_metrics(self.space.sample(random.Random(0))).keys()
+        for name in self.proxies:
+            check_available("tuner.proxies", name, self._scores.available, known)
+        self._computed = frozenset(self.proxies) - known
+        self._scores.need(name for name in self.proxies if name in self._computed)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the inner tuner's proposal with the best proxies, or its answer if it has none."""
+        """Returns the inner tuner's proposal with the best proxies, its answer if it has none, or WAIT for proxies."""
         proposals: dict[str, Proposal] = {}
         answer: Proposal | Answer = STOP
         refusing = lineage.refusing(lambda point: point_key(point) in proposals or lineage.refuses(point))
@@ -101,7 +110,7 @@ class ScreenedTuner(Tuner):
                 proposals.setdefault(point_key(answer.point), answer)
         finally:
             self._inner.n_refused = 0
-        return self._best(list(proposals.values())) if proposals else answer
+        return self._best(list(proposals.values()), number) if proposals else answer
 
     def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
         """Returns the inner tuner's proposal of a given point."""
@@ -115,17 +124,22 @@ class ScreenedTuner(Tuner):
         """Returns the inner tuner's ranking."""
         return self._inner.ranked(lineage)
 
-    def _best(self, proposals: Sequence[Proposal]) -> Proposal:
-        """Returns the proposal with the largest sum of ranks; on ties, the first."""
+    def _best(self, proposals: Sequence[Proposal], number: int) -> Proposal | Answer:
+        """Returns the proposal with the largest sum of ranks; on ties, the first. WAIT: some proxies are not known."""
+        points = [proposal.point for proposal in proposals]
+        computed = self._scores.find(points, number) if self._computed else []
+        if computed is None:
+            return WAIT
         if len(proposals) == 1:
             return proposals[0]
-        known = [self._static_metrics(proposal.point) for proposal in proposals]
-        columns = [_ranks([float(values[name]) for values in known]) for name in self.proxies]
+        known = [self._static_metrics(point) for point in points]
+        rows = {name: computed if name in self._computed else known for name in self.proxies}
+        columns = [_ranks([float(values[name]) for values in rows[name]]) for name in self.proxies]
         sums = [sum(ranks) for ranks in zip(*columns, strict=True)]
         return proposals[sums.index(max(sums))]
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Returns each value's rank from 0, the mean one among equal values; NaN ranks last."""
-    keys = [-math.inf if math.isnan(value) else value for value in values]
+    """Returns each value's rank from 0, the mean one among equal values; NaN and infinite values rank last."""
+    keys = [value if math.isfinite(value) else -math.inf for value in values]
     return [sum(other < key for other in keys) + (keys.count(key) - 1) / 2 for key in keys]

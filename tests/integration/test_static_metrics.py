@@ -94,7 +94,7 @@ def test_recorded_before_training() -> None:
     [blind], _ = search(BlindProblem)
 
     latency_s = trial.static_metrics["latency_s"]
-    assert trial.static_metrics == {"parameters": 15, "flops": 20, "latency_s": latency_s}
+    assert trial.static_metrics == {"parameters": 15, "flops": 20, "live_flops": 20, "latency_s": latency_s}
     assert 0 < latency_s < 1
     assert 0 < trial.cost["static_metrics_seconds"] < trial.cost["seconds"]
     assert "static_metrics_seconds" not in blind.cost

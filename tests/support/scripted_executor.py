@@ -23,7 +23,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_checkpoint
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.messages import Assignment, JobStart
+from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.tuners.base import Answer, Tuner
 
 METRIC = Metric("accuracy")
@@ -173,6 +173,9 @@ class ScriptedExecutor:
             return TrialLost(pending.trial.job, pending.trial.number, "its worker was killed by SIGKILL")
         self.order.append(number)
         return Finished(self._commit(pending))
+
+    def compute_proxies(self, request: ProxyRequest) -> None:
+        raise NotImplementedError
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         raise NotImplementedError

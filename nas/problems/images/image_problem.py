@@ -23,7 +23,7 @@ from nas.problems.images.graph_recipes import ImageGraph
 from nas.problems.images.pixels import Images
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
-from nas.training.problem import Problem
+from nas.training.problem import PROXY_ABILITIES, Problem
 from nas.training.trial_run import TrialRun
 
 
@@ -44,7 +44,9 @@ class ImageProblem(Problem):
         Metric("accuracy"),
         Metric("parameters", "minimize"),
         Metric("flops", "minimize"),
+        Metric("live_flops", "minimize"),
         Metric("latency_s", "minimize"),
+        *(Metric(name) for name in sorted(PROXY_ABILITIES)),
     )
     metrics = OBJECTIVES[:1]
     policies = frozenset(
@@ -77,8 +79,8 @@ class ImageProblem(Problem):
         chosen = list(named) if isinstance(named, list | tuple) else [named]
         if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
             raise ConfigurationError(
-                f"problem.objectives={chosen}: must be accuracy and any of parameters, flops, latency_s, each once; "
-                "for example problem.objectives=[accuracy,parameters]"
+                f"problem.objectives={chosen}: must be accuracy and any of {', '.join([*known][1:])}, each once. "
+                "Write for example problem.objectives=[accuracy,parameters]"
             )
         self.metrics = tuple(known[name] for name in chosen)
 
@@ -106,6 +108,11 @@ class ImageProblem(Problem):
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Returns one blank image."""
         return (torch.zeros(1, *self.image_shape, dtype=torch.uint8),)
+
+    def example_batch(self) -> tuple[Tensor, Tensor]:
+        """Returns 64 training images and their labels."""
+        images = self.data[0][:64]
+        return images.pixels, images.labels
 
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point under its policies.

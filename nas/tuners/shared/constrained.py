@@ -20,7 +20,8 @@ from nas.core.metric import plain_metrics
 from nas.core.point import Point, point_key
 from nas.core.supernet import epoch_of
 from nas.core.trial import Proposal, Trial
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.training.proxy_scores import ProxyScores
+from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
 MAX_REFUSED = 200
 """The limit on refused proposals in a row."""
@@ -55,18 +56,27 @@ class ConstrainedTuner(Tuner):
         tuner: The wrapped tuner.
         static_metrics: Returns the metrics of a point that are known before training (``Problem.static_metrics``).
         limits: The upper limits by name.
+        scores: The proxies that are computed on workers. The answer is WAIT until the limited ones are known.
 
     Raises:
         ConfigurationError: a limited metric is not known before training.
     """
 
     def __init__(
-        self, tuner: Tuner, static_metrics: Callable[[Point], Mapping[str, float]], limits: Mapping[str, float]
+        self,
+        tuner: Tuner,
+        static_metrics: Callable[[Point], Mapping[str, float]],
+        limits: Mapping[str, float],
+        scores: ProxyScores | None = None,
     ) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
         self.tuner = tuner
         self.limits = dict(limits)
         self._static_metrics = static_metrics
+        self._scores = scores or ProxyScores()
+        self._computed = [name for name in limits if name in self._scores.available]
+        self._static = [name for name in limits if name not in self._computed]
+        self._scores.need(self._computed)
         self._values: dict[str, dict[str, float]] = {}  # a cache: static metrics by point key
         self._refused: dict[str, dict[str, float]] = {}  # those of the points refused in this ask
         self._started_s = self._next_report_s = 0.0
@@ -92,7 +102,11 @@ class ConstrainedTuner(Tuner):
                     raise self._no_point_error()
                 if not isinstance(answer, Proposal) or epoch_of(answer.point) is not None:
                     return answer
-                if not self._is_refused(answer.point):
+                if self._is_refused(answer.point):
+                    continue
+                if self._computed and self._scores.find([answer.point], number) is None:
+                    return WAIT
+                if not self._is_refused(answer.point):  # now by its proxies too
                     return answer
             raise self._no_point_error()
         finally:
@@ -115,12 +129,12 @@ class ConstrainedTuner(Tuner):
         return self.tuner.stop_reason(lineage)
 
     def violated_by(self, point: Point) -> str:
-        """Returns the constraints that a point violates, with its values, or an empty text."""
+        """Returns the limits of static metrics that a point violates, with its values, or an empty text."""
         known = self._known(point)
         return ", ".join(
             f"constraints.{name}={limit:g} ({known[name]:g})"
             for name, limit in self.limits.items()
-            if not known[name] <= limit
+            if name in known and not known[name] <= limit
         )
 
     def _is_refused(self, point: Point) -> bool:
@@ -129,8 +143,9 @@ class ConstrainedTuner(Tuner):
             if len(self._values) >= _MAX_CACHED:
                 self._values.clear()
             self._values[key] = self._known(point)
-        values = self._values[key]
-        if all(values[name] <= limit for name, limit in self.limits.items()):
+        proxies = self._scores.known(point) if self._computed else {}
+        values = self._values[key] | {name: proxies[name] for name in self._computed if name in proxies}
+        if all(value <= self.limits[name] for name, value in values.items()):
             return False
         self._refused[key] = values
         if len(self._refused) > MAX_POINTS:
@@ -141,20 +156,20 @@ class ConstrainedTuner(Tuner):
         return True
 
     def _known(self, point: Point) -> dict[str, Any]:
-        """Returns the limited metrics of a point.
+        """Returns the limited static metrics of a point.
 
         Raises:
             ConfigurationError: one is not known, or the problem's code raised.
         """
         try:
-            found = self._static_metrics(point)
-            if unknown := [name for name in self.limits if name not in found]:
-                names = ", ".join(found)
+            found = self._static_metrics(point) if self._static else {}
+            if unknown := [name for name in self._static if name not in found]:
+                names = ", ".join([*found, *sorted(self._scores.available)])
                 remedy = f"Name one of {names}" if names else "Define `static_metrics`, or `build` and `example_inputs`"
                 raise ConfigurationError(
                     f"constraints.{unknown[0]}: the problem does not know it before training. {remedy}"
                 )
-            return plain_metrics({name: found[name] for name in self.limits})
+            return plain_metrics({name: found[name] for name in self._static})
         except ConfigurationError:
             raise
         except Exception as error:  # the problem's own code
@@ -172,10 +187,11 @@ class ConstrainedTuner(Tuner):
         """Returns a text on the constraint that refused most, with the nearest value."""
 
         def n_violating(name: str) -> int:
-            return sum(not values[name] <= self.limits[name] for values in self._refused.values())
+            known = (values[name] for values in self._refused.values() if name in values)
+            return sum(not value <= self.limits[name] for value in known)
 
         name = max(self.limits, key=n_violating)
-        least = min(values[name] for values in self._refused.values())
+        least = min(values[name] for values in self._refused.values() if name in values)
         return (
             f"constraints.{name}={self.limits[name]:g} is violated by {n_violating(name)} of the {len(self._refused)} "
             f"points refused in a row; the smallest value is {least:g}"

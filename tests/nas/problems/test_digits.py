@@ -332,6 +332,7 @@ def test_cost_is_known_before_training(problem: DigitsProblem) -> None:
     assert problem.static_metrics(POINT) == {
         "parameters": 16 * 9 + 2 * 16 + 24 * 16 * 9 + 2 * 24 + 10 * 24 + 10,
         "flops": 2 * (first + second + 24 * 10),
+        "live_flops": 2 * (first + second + 24 * 10),
     }
 
 

@@ -152,7 +152,7 @@ def test_only_limited_metrics_are_computed() -> None:
     problem.example_inputs = lambda: pytest.fail("FLOPs were counted")  # type: ignore[method-assign]
 
     assert tuner.violated_by(point) == ""
-    assert set(problem.static_metrics(point)) == {"parameters", "flops"}
+    assert set(problem.static_metrics(point)) == {"parameters", "flops", "live_flops"}
 
 
 def test_constraints_are_part_of_the_identity() -> None:

@@ -1,0 +1,104 @@
+"""The floating-point operations of a network that lie on a path from its inputs to its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+_aten = torch.ops.aten
+_WITHOUT_VALUES = frozenset(
+    {
+        *(_aten.zeros_like, _aten.ones_like, _aten.empty_like, _aten.full_like, _aten.rand_like, _aten.randn_like),
+        *(_aten.new_zeros, _aten.new_ones, _aten.new_empty, _aten.new_full),
+    }
+)
+"""Operations that read the shape of their input only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One operation: its FLOPs, and the storages that it reads and writes."""
+
+    flops: int
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]:
+    """Returns the FLOPs of one forward pass, and those that lie on a path from the inputs to the outputs.
+
+    A product with the number 0 ends a path. FLOPs are those of torch's counter: matrix products, convolutions and
+    attention; a multiplication and an addition are two.
+
+    Args:
+        network: On torch's meta device, in eval mode.
+        inputs: On the meta device too.
+    """
+    recorder = _Recorder()
+    with torch.no_grad(), recorder:
+        outputs = network(*inputs)
+    steps = recorder.steps
+    live = sum(steps[index].flops for index in _live(steps, recorder.ids(inputs), recorder.ids(outputs)))
+    return sum(step.flops for step in steps), live
+
+
+def _live(steps: Sequence[_Step], inputs: frozenset[int], outputs: frozenset[int]) -> Iterator[int]:
+    """Yields the steps that read what depends on the inputs, and write what the outputs depend on."""
+    reached, from_inputs = set(inputs), set[int]()
+    for index, step in enumerate(steps):
+        if step.reads & reached:
+            reached |= step.writes
+            from_inputs.add(index)
+    needed = set(outputs)
+    for index in reversed(range(len(steps))):
+        if steps[index].writes & needed:
+            needed |= steps[index].reads
+            if index in from_inputs:
+                yield index
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records each operation of a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.steps: list[_Step] = []
+        self._kept: dict[int, Any] = {}
+        """The storages by id: none is freed, so that no id is used twice."""
+
+    def ids(self, values: object) -> frozenset[int]:
+        """Returns the ids of the storages of all tensors in nested values."""
+        storages = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+        self._kept |= {storage._cdata: storage for storage in storages}
+        return frozenset(storage._cdata for storage in storages)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        packet = func._overloadpacket
+        if packet not in flop_registry and func is not torch.ops.prim.device.default:
+            with self:
+                parts = func.decompose(*args, **options)
+            if parts is not NotImplemented:
+                return parts
+        out = func(*args, **options)
+        count = flop_registry.get(packet)
+        flops = 0 if count is None else int(count(*args, **options, out_val=out))
+        reads = frozenset[int]() if _ignores_values(packet, args) else self.ids((args, options))
+        self.steps.append(_Step(flops, reads, self.ids(out)))
+        return out
+
+
+def _ignores_values(packet: Any, args: tuple[Any, ...]) -> bool:
+    """Returns whether an operation's result does not depend on the values of its tensors."""
+    if packet in _WITHOUT_VALUES:
+        return True
+    return packet in (_aten.mul, _aten.mul_) and any(not isinstance(arg, Tensor) and arg == 0 for arg in args)

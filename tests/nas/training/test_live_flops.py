@@ -1,0 +1,84 @@
+"""FLOPs on a path from a network's inputs to its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nas.training.costs import NetworkCost
+
+CONV, HEAD = 2 * 8 * 8 * 4 * 4 * 9, 2 * 4 * 2
+"""FLOPs of a 3x3 convolution of four channels on 8x8, and of the linear layer behind it."""
+
+
+class Branches(nn.Module):
+    """Two convolutions on the input, of which ``join`` makes the features."""
+
+    def __init__(self, join: Callable[[Branches, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(3))
+        self.head = nn.Linear(4, 2)
+        self._join = join
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self._join(self, x).mean((2, 3)))
+        return logits
+
+
+def unused(net: Branches, x: Tensor) -> Tensor:
+    net.second(x)
+    return torch.relu(net.first(x))
+
+
+def times_zero(net: Branches, x: Tensor) -> Tensor:
+    return net.first(x) + net.second(x).mul(0.0)
+
+
+def behind_zeros(net: Branches, x: Tensor) -> Tensor:
+    return net.first(x) + net.second(torch.zeros_like(x))
+
+
+def in_place(net: Branches, x: Tensor) -> Tensor:
+    y = functional.relu_(net.first(x))
+    y += net.second(x)
+    return y
+
+
+def through_views(net: Branches, x: Tensor) -> Tensor:
+    joined = torch.cat([net.first(x), net.second(x)], 1)
+    return joined[:, :4] + joined.flip(1)[:, :4]
+
+
+def in_a_buffer(net: Branches, x: Tensor) -> Tensor:
+    buffer = torch.empty_like(x)
+    buffer[:, :2], buffer[:, 2:] = net.first(x)[:, :2], net.second(x)[:, 2:]
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("join", "n_run", "n_live"),
+    [(unused, 2, 1), (times_zero, 2, 1), (behind_zeros, 2, 1), (in_place, 2, 2), (through_views, 2, 2),
+     (in_a_buffer, 2, 2), (lambda net, x: net.second(net.first(x)) + net.third(x) * 0, 3, 2)],
+)  # fmt: skip
+def test_only_what_is_used_is_live(join: Callable[[Branches, Tensor], Tensor], n_run: int, n_live: int) -> None:
+    """A layer counts if its inputs depend on the network's inputs and the outputs depend on it."""
+    cost = NetworkCost(lambda: Branches(join), lambda: (torch.zeros(1, 4, 8, 8),))
+
+    assert cost["flops"] == n_run * CONV + HEAD
+    assert cost["live_flops"] == n_live * CONV + HEAD
+
+
+def test_attention_is_counted() -> None:
+    """Layers that torch takes apart into products count as much as by torch's own counter."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        layer.to("meta")(torch.zeros(1, 5, 8, device="meta"))
+    cost = NetworkCost(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: (torch.zeros(1, 5, 8),))
+
+    assert cost["live_flops"] == cost["flops"] == counter.get_total_flops() > 0

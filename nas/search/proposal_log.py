@@ -103,7 +103,7 @@ class ProposalLog:
             raise SearchFailedError(f"proposal {self.n_proposed} of {self.tuner_name}: {error}") from error
 
     def hold_lineage(self) -> None:
-        """Shows the lineage of the last ask again at the next one, whatever else has finished by then."""
+        """Shows the last ask's lineage again at the next ask, without newer results."""
         self._held = self._shown
 
     def _view(self) -> tuple[int, Lineage]:

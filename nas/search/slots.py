@@ -39,7 +39,7 @@ class SlotPool:
         self._heap = list(range(n))  # may contain slots that are in use again
 
     def is_free(self, slot: int) -> bool:
-        """Returns whether no trial runs on the slot, no job keeps it, and no proxies are computed on it."""
+        """Returns whether nothing runs or is computed on the slot, and no job keeps it."""
         return slot not in self.running and slot not in self._holders and slot != self.reserved
 
     def first_free(self) -> int | None:

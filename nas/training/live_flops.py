@@ -1,4 +1,4 @@
-"""The floating-point operations of a network that lie on a path from its inputs to its outputs."""
+"""Floating-point operations on a path from a network's inputs to its outputs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class _Step:
 
 
 def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]:
-    """Returns the FLOPs of one forward pass, and those that lie on a path from the inputs to the outputs.
+    """Returns the FLOPs of one forward pass, and the live ones of them.
 
-    A product with the number 0 ends a path. FLOPs are those of torch's counter: matrix products, convolutions and
+    Live operations lie on a path from the inputs to the outputs. A product with the number 0 ends a path. FLOPs are those of torch's counter: matrix products, convolutions and
     attention; a multiplication and an addition are two.
 
     Args:
@@ -50,7 +50,7 @@ def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]
 
 
 def _live(steps: Sequence[_Step], inputs: frozenset[int], outputs: frozenset[int]) -> Iterator[int]:
-    """Yields the steps that read what depends on the inputs, and write what the outputs depend on."""
+    """Yields the steps that depend on the inputs and on which the outputs depend."""
     reached, from_inputs = set(inputs), set[int]()
     for index, step in enumerate(steps):
         if step.reads & reached:

@@ -162,8 +162,8 @@ class Problem(ABC):
     def example_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns inputs and labels of a batch of training data; optional, for proxies (``nas.training.proxies``).
 
-        Every call returns the same batch, of at least two examples: inputs ``(n, ...)``, and labels ``(n,)`` of
-        classes or numbers of the shape of the outputs. It is called on workers.
+        Inputs have shape ``(n, ...)``. Labels are classes ``(n,)``, or floats of the shape of the outputs. Every call
+        returns the same batch of at least two examples. It is called on workers.
         """
         raise LookupError("no example batch")
 

@@ -4,10 +4,10 @@
   Counts rectifiers and their smooth kin.
 * ``jacov`` (the first version of the same paper): how little the gradients by the inputs of a batch correlate.
 * ``snip`` (Lee et al. 2019, arXiv:1810.02340): the sum of ``|weight * gradient of the loss|``.
-* ``synflow`` (Tanaka et al. 2020, arXiv:2006.05467): the logarithm of 1 + the sum of ``|weight * gradient|`` of the
-  network with absolute weights, without normalization, on an input of ones. It needs no data.
+* ``synflow`` (Tanaka et al. 2020, arXiv:2006.05467): the logarithm of 1 + the sum of ``|weight * gradient|``. The
+  network has absolute weights and no normalization, and its input is ones. It needs no data.
 
-As in Abdelfattah et al. 2021 (arXiv:2101.08134), batch norm uses statistics of the batch, and ``snip`` and ``synflow``
+As in Abdelfattah et al. 2021 (arXiv:2101.08134), batch norm uses statistics of the batch. ``snip`` and ``synflow``
 leave out biases and weights of normalization. Differs: dropout is off.
 """
 
@@ -85,7 +85,10 @@ class ProxyScorer:
             set_random_state(state)
 
     def score(self, point: Point) -> dict[str, float]:
-        """Returns the proxies of a point; NaN if its network's code raises. Random states do not change."""
+        """Returns the proxies of a point; NaN if its network's code raises.
+
+        Random states do not change.
+        """
         state = random_state()
         try:
             return {name: self._score(name, point) for name in self._names}
@@ -109,7 +112,7 @@ class ProxyScorer:
 
 
 def naswot(network: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """Returns the log-determinant of the numbers of equal signs; NaN without activations, -inf if two rows are equal.
+    """Returns the log-determinant of the numbers of equal signs; NaN without activations.
 
     Args:
         network: Computes the outputs.
@@ -208,7 +211,7 @@ def _output(network: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _saliency(network: nn.Module, value: Tensor) -> float:
-    """Returns the sum of ``|weight * gradient of the value|`` over weights of two dimensions and more."""
+    """Returns the sum of ``|weight * gradient of the value|`` over weights that are no vectors."""
     weights = [parameter for parameter in network.parameters() if parameter.dim() > 1 and parameter.requires_grad]
     gradients = torch.autograd.grad(value, weights, allow_unused=True)
     pairs = zip(weights, gradients, strict=True)

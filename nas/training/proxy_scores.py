@@ -42,7 +42,7 @@ class ProxyScores:
         self._names |= dict.fromkeys(names)
 
     def find(self, points: Sequence[Point], number: int) -> list[Mapping[str, float]] | None:
-        """Returns the proxies of points for proposal ``number``, or None if some are not known yet."""
+        """Returns the proxies of points for proposal ``number``; None if some are unknown."""
         if number != self._number:
             self._number, self._values = number, {}
         keys = [point_key(point) for point in points]
@@ -51,7 +51,7 @@ class ProxyScores:
 
     def known(self, point: Point) -> Mapping[str, float]:
         """Returns the proxies of a point that are known for the proposal of the last ``find``."""
-        return self._values.get(point_key(point), {})
+        return self._values.get(point_key(point), {}) if self._values else {}
 
     def take_request(self, trial: int) -> ProxyRequest | None:
         """Returns a request for what the last ``find`` did not know, or None. It is returned once.

@@ -97,7 +97,10 @@ class ScreenedTuner(Tuner):
         self._scores.need(name for name in self.proxies if name in self._computed)
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the inner tuner's proposal with the best proxies, its answer if it has none, or WAIT for proxies."""
+        """Returns the inner tuner's proposal with the best proxies, or its answer if it has none.
+
+        WAIT: a worker must compute proxies first.
+        """
         proposals: dict[str, Proposal] = {}
         answer: Proposal | Answer = STOP
         refusing = lineage.refusing(lambda point: point_key(point) in proposals or lineage.refuses(point))
@@ -125,7 +128,7 @@ class ScreenedTuner(Tuner):
         return self._inner.ranked(lineage)
 
     def _best(self, proposals: Sequence[Proposal], number: int) -> Proposal | Answer:
-        """Returns the proposal with the largest sum of ranks; on ties, the first. WAIT: some proxies are not known."""
+        """Returns the first proposal with the largest sum of ranks; WAIT if proxies are unknown."""
         points = [proposal.point for proposal in proposals]
         computed = self._scores.find(points, number) if self._computed else []
         if computed is None:
@@ -140,6 +143,6 @@ class ScreenedTuner(Tuner):
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Returns each value's rank from 0, the mean one among equal values; NaN and infinite values rank last."""
+    """Returns each value's rank from 0; equal values share the mean, not finite ones rank last."""
     keys = [value if math.isfinite(value) else -math.inf for value in values]
     return [sum(other < key for other in keys) + (keys.count(key) - 1) / 2 for key in keys]

@@ -129,7 +129,7 @@ class ConstrainedTuner(Tuner):
         return self.tuner.stop_reason(lineage)
 
     def violated_by(self, point: Point) -> str:
-        """Returns the limits of static metrics that a point violates, with its values, or an empty text."""
+        """Returns the limits of static metrics that a point violates, or an empty text."""
         known = self._known(point)
         return ", ".join(
             f"constraints.{name}={limit:g} ({known[name]:g})"

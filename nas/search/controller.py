@@ -338,6 +338,7 @@ class SearchController:
             return True  # it needs more time than is left; a later session with more time asks again
         trial = replace(trial, learned=self._proposals.take_new_results(n_shown), job=job)
         self._propose(trial)
+        self._scores.clear()
         self._jobs.add_proposed(trial)
         self._proposals.add(trial)
         return True

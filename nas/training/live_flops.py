@@ -34,8 +34,8 @@ class _Step:
 def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]:
     """Returns the FLOPs of one forward pass, and the live ones of them.
 
-    Live operations lie on a path from the inputs to the outputs. A product with the number 0 ends a path. FLOPs are those of torch's counter: matrix products, convolutions and
-    attention; a multiplication and an addition are two.
+    Live operations lie on a path from the inputs to the outputs. A product with the number 0 ends a path. FLOPs are
+    those of torch's counter: matrix products, convolutions and attention; a multiplication and an addition are two.
 
     Args:
         network: On torch's meta device, in eval mode.

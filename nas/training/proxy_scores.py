@@ -28,8 +28,8 @@ class ProxyScores:
         self.available = frozenset(available)
         self._seed = seed
         self._names: dict[str, None] = {}
-        self._number = -1
-        self._values: dict[str, Mapping[str, float]] = {}  # of the current number, by point key
+        self._seed_found = 0  # of the last ``find``
+        self._values: dict[tuple[int, str], Mapping[str, float]] = {}  # by seed of the initial weights and point key
         self._unknown: dict[str, Point] = {}
 
     @property
@@ -42,16 +42,19 @@ class ProxyScores:
         self._names |= dict.fromkeys(names)
 
     def find(self, points: Sequence[Point], number: int) -> list[Mapping[str, float]] | None:
-        """Returns the proxies of points for proposal ``number``; None if some are unknown."""
-        if number != self._number:
-            self._number, self._values = number, {}
-        keys = [point_key(point) for point in points]
-        self._unknown = {key: point for key, point in zip(keys, points, strict=True) if key not in self._values}
-        return None if self._unknown else [self._values[key] for key in keys]
+        """Returns the proxies of points for a proposal's number; None if some are unknown."""
+        self._seed_found = seed = self._seed_of(number)
+        found = {point_key(point): point for point in points}
+        self._unknown = {key: point for key, point in found.items() if (seed, key) not in self._values}
+        return None if self._unknown else [self._values[seed, point_key(point)] for point in points]
 
     def known(self, point: Point) -> Mapping[str, float]:
-        """Returns the proxies of a point that are known for the proposal of the last ``find``."""
-        return self._values.get(point_key(point), {}) if self._values else {}
+        """Returns the known proxies of a point, for the number of the last ``find``."""
+        return self._values.get((self._seed_found, point_key(point)), {}) if self._values else {}
+
+    def clear(self) -> None:
+        """Forgets all values, after a proposal."""
+        self._values = {}
 
     def take_request(self, trial: int) -> ProxyRequest | None:
         """Returns a request for what the last ``find`` did not know, or None. It is returned once.
@@ -62,14 +65,14 @@ class ProxyScores:
         points, self._unknown = tuple(self._unknown.values()), {}
         if not points:
             return None
-        return ProxyRequest(number=trial, seed=self._seed_of(self._number), names=tuple(self._names), points=points)
+        return ProxyRequest(number=trial, seed=self._seed_found, names=tuple(self._names), points=points)
 
     def add(self, request: ProxyRequest, values: Sequence[Mapping[str, float]] | None) -> None:
         """Adds the values of a request; None: they can't be computed, and are NaN."""
         lost = dict.fromkeys(request.names, math.nan)
         found = [lost] * len(request.points) if values is None else values
         for point, of_point in zip(request.points, found, strict=True):
-            self._values[point_key(point)] = of_point
+            self._values[request.seed, point_key(point)] = of_point
 
     def _seed_of(self, number: int) -> int:
         digest = hashlib.blake2b(f"proxies/{self._seed}/{number}".encode(), digest_size=4).digest()

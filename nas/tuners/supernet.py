@@ -24,6 +24,7 @@ from nas.core.validation import check_int
 from nas.spaces.recorded import RecordedSpace
 from nas.spaces.space import Space
 from nas.spaces.supernet import SupernetSpace
+from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.inner import build_inner, inner_code_files
 
@@ -92,6 +93,10 @@ class SupernetTuner(Tuner):
     def code_files(self) -> Mapping[str, Path]:
         """The files of the inner tuner."""
         return inner_code_files(self.inner)
+
+    def use_proxies(self, scores: ProxyScores) -> None:
+        """Passes the proxies of subnets to the inner tuner."""
+        self.inner.use_proxies(scores)
 
     def use_static_metrics(self, static_metrics: Callable[[Point], Mapping[str, float]]) -> None:
         """Passes the static metrics of subnets to the inner tuner."""

@@ -57,7 +57,7 @@ class ProxyScores:
         self._values = {}
 
     def take_request(self, trial: int) -> ProxyRequest | None:
-        """Returns a request for what the last ``find`` did not know, or None. It is returned once.
+        """Returns a request for what the last ``find`` did not know, or None; once.
 
         Args:
             trial: The number of the trial to propose.

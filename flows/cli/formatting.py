@@ -115,6 +115,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "checkpoint_bytes": size,
     "weights_deleted": lambda is_deleted: "deleted" if is_deleted else "",
     "front": lambda is_on_front: "front" if is_on_front else "",
+    "shared_score": lambda is_shared: "shared" if is_shared else "",
 }
 
 

@@ -12,7 +12,7 @@ import queue
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,11 @@ import httpx
 
 from flows.cli.formatting import markdown, score
 from flows.engine.run_log import RunLog
+from flows.views.trial_summary import SHARED
 from nas.core.metric import Metric
 from nas.core.redaction import clean
+from nas.core.shared_scores import has_shared_score
+from nas.core.supernet import shared_epoch, supernet_epochs
 from nas.core.trial import Trial
 from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLost
 
@@ -69,6 +72,8 @@ class RunArtifacts:
         self._log = None if log_of is None else RunLog(flow_run, log_of, partial(self._send, "POST", "/logs/"))
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._leaders: list[Trial] = []
+        self._finished: dict[int, Trial] = {}
+        self._epochs: frozenset[int] = frozenset()
         self._leaderboard: str | None = None
         self._is_stale = False
         self._is_closing = threading.Event()
@@ -175,16 +180,28 @@ class RunArtifacts:
 
     def _rank(self, trials: Iterable[Trial]) -> None:
         name = self._metric.name
-        scored = [trial for trial in trials if trial.value(name) is not None]
+        trials = list(trials)
+        self._finished |= {trial.number: trial for trial in trials}
+        self._epochs |= supernet_epochs(trials)
+        scored = [t for t in trials if t.value(name) is not None and t.number not in self._epochs]
         self._leaders += scored
-        self._leaders.sort(key=lambda t: (-self._stages.get(t.stage, 0), -self._metric.rank(t.metrics[name])))
+        self._leaders.sort(key=self._place)
         del self._leaders[N_LEADERS:]
         self._is_stale |= bool(scored)
+
+    def _place(self, trial: Trial) -> tuple[int, int, float]:
+        """Returns the sort key of a leader.
+
+        Later stages come first, then newer shared weights, then better scores.
+        """
+        value = self._metric.rank(trial.metrics[self._metric.name])
+        return -self._stages.get(trial.stage, 0), -shared_epoch(trial, self._epochs), -value
 
     def _write_leaderboard(self) -> None:
         if not self._is_stale:
             return
-        text = leaderboard_text(self._leaders, self._metric)
+        shared = {trial.number for trial in self._leaders if has_shared_score(trial, self._finished.get)}
+        text = leaderboard_text(self._leaders, self._metric, shared)
         known, self._leaderboard = self._leaderboard, None  # created again if this fails
         if known is None:
             self._leaderboard = self._create("leaderboard", "The best trials so far", text)
@@ -253,16 +270,16 @@ def checkpoint_text(trial: Trial) -> str:
     )
 
 
-def leaderboard_text(leaders: list[Trial], metric: Metric) -> str:
-    """Returns the Markdown table of the best trials so far."""
+def leaderboard_text(leaders: list[Trial], metric: Metric, shared: Container[int] = ()) -> str:
+    """Returns the Markdown table of the best trials so far; scores of shared weights are marked."""
     head = (
         f"# Leaderboard\n\n| | trial | {markdown(metric.name)} | stage | generation | donor | inherited |\n"
         + "| --- " * 7
         + "|\n"
     )
     rows = [
-        f"| {place} | {t.number} | {score(t.metrics[metric.name])} | {markdown(t.stage)} | {t.generation} | "
-        f"{'-' if t.donor is None else markdown(t.donor)} | "
+        f"| {place} | {t.number} | {score(t.metrics[metric.name])}{SHARED if t.number in shared else ''} | "
+        f"{markdown(t.stage)} | {t.generation} | {'-' if t.donor is None else markdown(t.donor)} | "
         f"{'-' if t.inherited_share is None else f'{t.inherited_share:.0%}'} |"
         for place, t in enumerate(leaders, 1)
     ]

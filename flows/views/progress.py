@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from flows.cli.formatting import count, duration, last_line, score, size
 from flows.cli.output import tell
+from flows.views.trial_summary import SHARED
 from nas.core.metric import Metric
 from nas.core.ranking import winner_key
 from nas.core.redaction import public_line
+from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.executors.events import (
@@ -58,6 +60,7 @@ class Progress:
         self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
         self._n_timed = dict.fromkeys(wanted, 0)
         self._share, self._n_shares = 0.0, 0  # their sum, and how many
+        self._finished: dict[int, Trial] = {}
         self._running: set[int] = set()
         self._epochs: set[int] = set()
         self._n_failed = 0
@@ -151,6 +154,7 @@ class Progress:
 
     def _count(self, trial: Trial, *, is_new: bool) -> None:
         stage = trial.stage
+        self._finished[trial.number] = trial
         self._n_done[stage] += 1
         self._n_failed += trial.state == State.FAILED
         if trial.duration_s is not None and is_new:
@@ -172,11 +176,16 @@ class Progress:
         known = [stage for stage in reversed(self._n_wanted) if stage in self._best]
         if stage := min(known, key=lambda stage: self._best[stage][0][0], default=None):  # COMPLETE trials first
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
-            value = best.metrics[self._metrics[0].name]
-            parts.append(f"best {kind}{self._metrics[0].name} {score(value)} (trial {best.number})")
+            parts.append(f"best {kind}{self._score(best)} (trial {best.number})")
         if self._n_shares:
             parts.append(f"mean inherited {self._share / self._n_shares:.0%}")
         return ", ".join(parts)
+
+    def _score(self, trial: Trial) -> str:
+        """Returns the score of a trial; one of shared weights is marked."""
+        name = self._metrics[0].name
+        shared = SHARED if has_shared_score(trial, self._finished.get) else ""
+        return f"{name} {score(trial.metrics[name])}{shared}"
 
     def _expected(self) -> dict[str, int | None]:
         """Returns the expected number of trials per stage."""
@@ -226,9 +235,7 @@ class Progress:
         is_due = time.monotonic() - self._last_plain >= PLAIN_EVERY_S or trial.stage != self._search_stage
         if trial.state != State.FAILED and (self._is_live or not is_due):
             return
-        outcome = (
-            f"{self._metrics[0].name} {score(value)}" if value is not None else str(trial.reason or "without a number")
-        )
+        outcome = self._score(trial) if value is not None else str(trial.reason or "without a number")
         text = f"trial {trial.number} ({trial.stage}) {trial.state} {outcome}"
         if trial.state == State.FAILED and (error := last_line(trial.error)):
             text += f": {error}"

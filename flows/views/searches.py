@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.formatting import cell, number
 from flows.cli.program import command
 from flows.views.snapshot import Snapshot, last_session, read_snapshot
+from flows.views.trial_summary import SHARED
 from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.trial import State
 from nas.storage.records import Records
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage
+    from nas.core.trial import Trial
     from nas.storage.blobs import BlobStore
 
 LAST = "last"
@@ -122,6 +124,7 @@ def search_columns(searches: Sequence[Snapshot]) -> dict[str, list[Any]]:
         **{str(state).lower(): [s.lineage.n_in_state(state) for s in searches] for state in State},
         "metric": [s.metric.name for s in searches],
         "best": [score for _, score in winners],
+        "best_is_shared": [None if s.winner is None else s.winner.number in s.shared_scores for s in searches],
         "best_trial": [None if winner is None else winner.number for winner, _ in winners],
         "best_stage": [None if winner is None else winner.stage for winner, _ in winners],
         "last_activity": [s.last_activity for s in searches],
@@ -130,10 +133,7 @@ def search_columns(searches: Sequence[Snapshot]) -> dict[str, list[Any]]:
 
 def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
     """Returns the list of searches as columns of text for people."""
-    scores = [
-        f"{s.metric.name} {number(s.winner.metrics[s.metric.name])} (trial {s.winner.number})" if s.winner else ""
-        for s in searches
-    ]
+    scores = ["" if s.winner is None else _best_text(s, s.winner) for s in searches]
     return {
         "name": [s.name for s in searches],
         "standing": [s.standing for s in searches],
@@ -142,6 +142,11 @@ def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
         "last activity": [cell("last_activity", s.last_activity) for s in searches],
         "states": [states_text(s.lineage) for s in searches],
     }
+
+
+def _best_text(search: Snapshot, winner: Trial) -> str:
+    shared = SHARED if winner.number in search.shared_scores else ""
+    return f"{search.metric.name} {number(winner.metrics[search.metric.name])}{shared} (trial {winner.number})"
 
 
 def states_text(lineage: Lineage) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
+from nas.core.shared_scores import shared_scores
 from nas.core.trial import Trial
 from nas.storage.records import Records
 
@@ -35,7 +37,7 @@ class LastSession:
     is_complete: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """State of a search according to its records.
 
@@ -66,6 +68,11 @@ class Snapshot:
     def metric(self) -> Metric:
         """The metric that ranks."""
         return self.metrics[0]
+
+    @cached_property
+    def shared_scores(self) -> frozenset[int]:
+        """The trials whose scores are those of shared weights (`nas.core.shared_scores`)."""
+        return shared_scores(self.lineage)
 
     @property
     def standing(self) -> str:

@@ -10,10 +10,12 @@ from flows.cli.overrides import as_shell
 from flows.cli.program import command
 from flows.views.fronts import front_lines
 from flows.views.table import flat_point
+from flows.views.trial_summary import SHARED, UNTRAINED
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.redaction import without_passwords
+from nas.core.shared_scores import has_shared_score
 from nas.core.trial import State, Trial
 from nas.search.pipeline import Summary
 
@@ -66,7 +68,11 @@ def print_summary(
     else:
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
         name = metrics[0].name
-        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {score(winner.metrics[name])}")
+        is_shared = has_shared_score(winner, {trial.number: trial for trial in lineage}.get)
+        shown = f"{score(winner.metrics[name])}{SHARED if is_shared else ''}"
+        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {shown}")
+        if is_shared:
+            write(UNTRAINED)
         if final is not None and (winner.stage != final.name or winner.state != State.COMPLETE):
             write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
         test = summary.tests.get(winner.number, {})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.formatting import as_json, last_line
 from nas.core.pareto import numbers_on_front
 from nas.core.redaction import clean
+from nas.core.shared_scores import shared_scores
 from nas.core.trial import Trial
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ Tests = Mapping[int, Mapping[str, Any]]
 
 SECOND_PARENT = "second_parent"
 SUGGESTED = "suggested"
+SHARED_SCORE = "shared_score"
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", *"\uff1d\uff0b\uff0d\uff20")
 """Beginnings of formulas in spreadsheets (OWASP, CSV injection); ``clean`` turns a carriage return into a newline."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -74,6 +76,8 @@ def lineage_columns(
         columns[SECOND_PARENT] = [trial.parents[1] if len(trial.parents) > 1 else None for trial in trials]
     if any(trial.suggested for trial in trials):
         columns[SUGGESTED] = [[*trial.suggested] or None for trial in trials]
+    if shared := shared_scores(trials):
+        columns[SHARED_SCORE] = [trial.number in shared for trial in trials]
     if len(metrics) > 1:
         on_front = numbers_on_front(trials, metrics)
         columns["front"] = [trial.number in on_front for trial in trials]
@@ -93,8 +97,8 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
     * ``trial, parent, donor, generation, job, stage, state, reason, policies, attempt, started, finished, duration_s,
       inherited``: ``parent`` is the first parent; ``donor`` gave most weights (``"name:42"`` in another search).
     * ``metric.<name>``, ``test.<name>``, ``cost.<name>`` (known before training), ``point.<name>`` (dots for nesting).
-    * ``second_parent`` if a trial has two parents; ``suggested`` (points) if a trial suggests any; ``front`` if there
-      are several metrics.
+    * ``second_parent`` if a trial has two parents; ``suggested`` (points) if a trial suggests any; ``shared_score`` if
+      a score is one of shared weights (`nas.core.shared_scores`); ``front`` if there are several metrics.
     * ``checkpoint_bytes``, ``weights_deleted``, ``error`` (its last line).
 
     The arguments are those of ``lineage_columns``.

@@ -12,6 +12,7 @@ from flows.views.fronts import front_lines
 from flows.views.searches import search_lines, states_text
 from flows.views.summary import outdated_lines
 from flows.views.table import lineage_columns
+from flows.views.trial_summary import SHARED
 from nas.core.redaction import one_line
 from nas.core.spec import Spec
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from nas.core.trial import Trial
 
 _ORDER = (
-    *("trial", "parent", "second_parent", "donor", "state", "inherited", "score", "duration_s", "stage", "metric."),
-    *("front", "test."),
+    *("trial", "parent", "second_parent", "donor", "state", "inherited", "score", "shared_score"),
+    *("duration_s", "stage", "metric.", "front", "test."),
     *(
         "generation",
         "reason",
@@ -125,7 +126,8 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     line = [*reversed([t.number for t in snapshot.lineage.ancestors(trial.number)]), trial.number]
     descent = f", descends from {' > '.join(map(str, line[:-1]))}" if 1 < len(line) <= 16 else ""
     said = "winner" if best.get("trial") == trial.number else "best so far"
-    scores = [f"{name} {number(value)}" for name, value in trial.metrics.items()]
+    shared = SHARED if trial.number in snapshot.shared_scores else ""
+    scores = [f"{name} {number(value)}{shared}" for name, value in trial.metrics.items()]
     scores += [f"test {name} {number(value)}" for name, value in tested.items()]
     lines.append(f"{said}: trial {trial.number} ({trial.stage}): {', '.join(scores)}{descent}")
     lines += front_lines(snapshot.lineage, snapshot.metrics)
@@ -251,5 +253,6 @@ def _print_ancestors(snapshot: Snapshot, trial: Trial) -> None:
     for elder in ancestors:
         score = elder.value(snapshot.metric.name)
         shown = str(elder.state) if score is None else f"{snapshot.metric.name} {number(score)}"
+        shown += SHARED if elder.number in snapshot.shared_scores else ""
         share = "" if elder.inherited is None or elder.donor is None else f", {elder.inherited:.0%} from {elder.donor}"
         show_line(f"  {elder.number:>6}  generation {elder.generation}, {shown}{share}")

@@ -8,6 +8,9 @@ from flows.cli.formatting import brief, duration, last_line, number, size
 from flows.views.table import Tests, flat_point
 from nas.core.trial import Donor, Trial
 
+SHARED = " with shared weights"
+"""Follows a score that is no accuracy of the architecture (`nas.core.shared_scores`)."""
+UNTRAINED = "not trained itself: its score ranks subnets, and is no accuracy of the architecture"
 _MAX_POINT = 600
 
 
@@ -18,13 +21,16 @@ def donor_of(trial: Trial) -> Donor | None:
     return trial.resolved_donor if trial.resolved_donor is not None else next(iter(trial.proposal.weight_donors), None)
 
 
-def trial_summary(trial: Trial, tests: Tests) -> str:
-    """Returns state, scores, donors, cost, error and point of a trial."""
+def trial_summary(trial: Trial, tests: Tests, *, is_shared: bool = False) -> str:
+    """Returns state, scores, donors, cost, error and point of a trial.
+
+    With ``is_shared`` its scores are marked as those of shared weights.
+    """
     state = str(trial.state) if trial.reason is None else f"{trial.state} ({trial.reason})"
     lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
     if trial.retry_of is not None:
         lines.append(f"retry of {trial.retry_of}")
-    lines += [f"{name} {number(value)}" for name, value in trial.metrics.items()]
+    lines += [f"{name} {number(value)}{SHARED if is_shared else ''}" for name, value in trial.metrics.items()]
     tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
     lines += [f"test {name} {number(value)}" for name, value in tested.items()]
     if trial.static_metrics:

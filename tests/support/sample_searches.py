@@ -12,6 +12,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.reference import Reference
+from nas.core.supernet import EPOCH
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.storage.open import open_root
 from nas.storage.record_format import FORMAT
@@ -97,6 +98,58 @@ def evolved(n: int, *, seed: int = 0, population: int = 12) -> list[Trial]:
             )
         )
     return trials
+
+
+def one_shot(n_epochs: int, n_subnets: int, *, seed: int = 0, n_finals: int = 2, n_warm_up: int = 2) -> list[Trial]:
+    """A search of shared weights: epochs, subnets of the newest one, some of them mutated, and finals.
+
+    Args:
+        n_epochs: The supernet epochs. They report their skips and the entropy of the choices.
+        n_subnets: The subnets after each epoch.
+        seed: Seeds scores and parents.
+        n_finals: The subnets that are trained in full.
+        n_warm_up: The epochs before the first subnets.
+    """
+    rng = random.Random(seed)
+    trials: list[Trial] = []
+    epoch: Trial | None = None
+    for number in range(n_epochs):
+        before = () if epoch is None else (epoch.number,)
+        metrics = {"accuracy": 0.2 + 0.02 * number, "skips": float(rng.randrange(6)), "entropy": 1.6 / (1 + number)}
+        epoch = trial(
+            len(trials), parents=before, score=0.0, metrics=metrics, point={EPOCH: number}, generation=number,
+            policies=frozenset({Policy.SHARE_PARAMS}), checkpoint=_checkpoint(len(trials)),
+        )  # fmt: skip
+        if before:
+            epoch = replace(epoch, resolved_donor=before[0], donor=before[0], inherited=1.0)
+        trials.append(epoch)
+        for _ in range(n_subnets if number >= n_warm_up - 1 else 0):
+            trials.append(_subnet(len(trials), epoch, [t for t in trials if t.policies >= _UNTRAINED], rng))
+    best = sorted((t for t in trials if t.policies >= _UNTRAINED), key=lambda t: -t.metrics["accuracy"])[:n_finals]
+    for index, finalist in enumerate(best):
+        full = trial(
+            len(trials), parents=(finalist.number,), donors=(), score=0.9 + 0.01 * rng.random(), point=finalist.point
+        )
+        trials.append(replace(full, index=index, stage="final", generation=finalist.generation + 1))
+    return trials
+
+
+_UNTRAINED = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
+
+
+def _subnet(number: int, epoch: Trial, others: list[Trial], rng: random.Random) -> Trial:
+    """A subnet of an epoch, in half of the cases mutated from another one."""
+    parent = rng.choice(others) if others and rng.random() < 0.5 else None
+    born = trial(
+        number,
+        parents=() if parent is None else (parent.number,),
+        donors=(epoch.number,),
+        score=epoch.metrics["accuracy"] + rng.gauss(0.0, 0.03),
+        point={f"op_{i}": rng.choice(["none", "skip", "conv"]) for i in range(3)},
+        policies=_UNTRAINED,
+        generation=0 if parent is None else parent.generation + 1,
+    )
+    return replace(born, resolved_donor=epoch.number, donor=epoch.number, inherited=1.0)
 
 
 def write_search(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from flows.cli.formatting import markup, number
 from flows.views.page.marks import LegendItem
 from nas.core.policy import Policy
+from nas.core.shared_scores import shared_scores
+from nas.core.supernet import supernet_epochs
 from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ _REACH = 1.5
 _DIAMOND = "M0 -{0}L{0} 0L0 {0}L-{0} 0Z"
 _CROSS = "M-3 -3l6 6m0 -6l-6 6"
 _ON_A_PART = "on a part of the validation data"
+SHARED = "with shared weights, no accuracy of the architecture"
 
 CURVE_CSS = """
 .curve{width:100%;height:auto;display:block}
@@ -37,6 +40,8 @@ CURVE_CSS = """
 .score.final{fill:var(--accent);fill-opacity:1}
 .score.quick{fill-opacity:.12;stroke:var(--series);stroke-width:1.4}
 .score.final.quick{stroke:var(--accent)}
+.score.shared{fill:none;stroke:var(--series);stroke-width:1.2}
+.score.epoch{fill:var(--soft);fill-opacity:1;stroke:none}
 .score.beyond{fill:var(--soft);fill-opacity:1;stroke:none}
 .score.missing{fill:none;stroke:var(--soft);stroke-width:1.2}
 .curve .end{font-weight:600;fill:var(--series)}
@@ -76,6 +81,7 @@ class _Curve:
         self.trials = sorted(lineage, key=lambda trial: trial.number)
         self.metric, self.winner = metric, winner
         self.first_stage = self.trials[0].stage if self.trials else ""
+        self.shared, self.epochs = shared_scores(self.trials), supernet_epochs(self.trials)
         self.scored = [(t, v) for t in self.trials if (v := t.value(metric.name)) is not None]
         self.low, self.high = self.bounds()
         self.radius = 4.0 if len(self.trials) <= 100 else 2.8 if len(self.trials) <= 400 else 2.0
@@ -134,12 +140,15 @@ class _Curve:
                 yield f'<text x="{x:.1f}" y="{bottom + 18:.0f}" text-anchor="middle">{int(mark)}</text>'
 
     def best(self) -> Iterator[str]:
-        """The best so far of the search stage as steps, and the numbers that matter."""
+        """The best so far of the search stage as steps, and the numbers that matter.
+
+        Scores of shared weights are left out.
+        """
         best: float | None = None
         path = ""
         last = 0
         for trial, value in self.scored:
-            if trial.stage != self.first_stage:
+            if trial.stage != self.first_stage or trial.number in self.shared:
                 continue
             last = trial.number
             if best is None or self.metric.is_better(value, best):
@@ -168,7 +177,9 @@ class _Curve:
         else:
             shape = f"M{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0Z"
         said = f"trial {trial.number}: {markup(self.metric.name)} {number(value)}"
-        if _is_quick(trial):
+        if trial.number in self.shared:
+            kind, said = "epoch" if trial.number in self.epochs else f"{kind} shared", f"{said} {SHARED}"
+        elif _is_quick(trial):
             kind, said = f"{kind} quick", f"{said}, {_ON_A_PART}"
         return self.mark(trial.number, self.y(value), f"score {kind}", shape, said)
 
@@ -189,14 +200,21 @@ class _Curve:
     def legend(self) -> Iterator[LegendItem]:
         if not self.scored:
             return
-        yield LegendItem('<path class="best" d="M0 4H12V-4H28"/>', 28, f"best so far, stage {self.first_stage}")
-        in_first = [t for t, _ in self.scored if t.stage == self.first_stage and t.state == State.COMPLETE]
+        alone = [t for t, _ in self.scored if t.number not in self.shared]
+        if any(t.stage == self.first_stage for t in alone):
+            yield LegendItem('<path class="best" d="M0 4H12V-4H28"/>', 28, f"best so far, stage {self.first_stage}")
+        if any(t.number in self.epochs for t, _ in self.scored):
+            sample = '<circle class="score epoch" cx="6" cy="0" r="4"/>'
+            yield LegendItem(sample, 12, "supernet epoch, a mean of subnets")
+        if len(alone) < sum(t.number not in self.epochs for t, _ in self.scored):
+            yield LegendItem('<circle class="score shared" cx="6" cy="0" r="4"/>', 12, f"scored {SHARED}")
+        in_first = [t for t in alone if t.stage == self.first_stage and t.state == State.COMPLETE]
         for is_quick in sorted({_is_quick(t) for t in in_first}):
             sample = f'<circle class="score{" quick" if is_quick else ""}" cx="6" cy="0" r="4"/>'
             yield LegendItem(sample, 12, f"complete{f', {_ON_A_PART}' if is_quick else ''}")
         if any(t.state == State.STOPPED for t, _ in self.scored):
             yield LegendItem('<path class="score stopped" d="M2 -4h8v8h-8Z"/>', 12, "stopped (the last score reported)")
-        later = ((t.stage, _is_quick(t)) for t, _ in self.scored if t.stage != self.first_stage)
+        later = ((t.stage, _is_quick(t)) for t in alone if t.stage != self.first_stage)
         for stage, is_quick in dict.fromkeys(later):
             shape = f'transform="translate(6 0)" d="{_DIAMOND.format(6)}"'
             sample = f'<path class="score final{" quick" if is_quick else ""}" {shape}/>'

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.formatting import brief, clock, count, duration, markup, number
 from flows.views.fronts import front_lines
 from flows.views.page.curve import CURVE_CSS, best_curve
+from flows.views.page.epochs import epoch_charts
 from flows.views.page.marks import MARKS_CSS, WINNER_CSS, legend_html
 from flows.views.page.palette import css_variables
 from flows.views.page.scatter import SCATTER_CSS, objectives_scatter
 from flows.views.page.sheet import sheet_html
 from flows.views.page.tree import draw_tree
 from flows.views.searches import states_text
+from flows.views.trial_summary import SHARED, UNTRAINED
 from nas.core.spec import Spec
 from nas.core.trial import Trial
 
@@ -29,10 +31,19 @@ _HINT = "Point at a trial for its details; click it for its row in the table."
 
 
 def lineage_page(snapshot: Snapshot) -> str:
-    """The page: header, family tree, best-so-far curve, objectives, table. All of it shows without scripts."""
+    """The page: header, family tree, curve, supernet epochs, objectives, table. All of it shows without scripts."""
     styles = css_variables() + MARKS_CSS + WINNER_CSS + CURVE_CSS + SCATTER_CSS + _beside("page.css")
     title = f"{snapshot.name}: {count(len(snapshot.lineage), 'trial')}"
-    body = "".join([_header(snapshot), _tree(snapshot), _curve(snapshot), _objectives(snapshot), _sheet(snapshot)])
+    body = "".join(
+        [
+            _header(snapshot),
+            _tree(snapshot),
+            _curve(snapshot),
+            _epochs(snapshot),
+            _objectives(snapshot),
+            _sheet(snapshot),
+        ]
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -129,7 +140,13 @@ def _winner_card(snapshot: Snapshot) -> str:
     test = record.get("metrics") or {}
     name = snapshot.metric.name
     others = {other: value for other, value in trial.metrics.items() if other != name}
-    lines = [_score(name, trial.metrics.get(name), "validation"), _score(name, test.get(name), "test")]
+    is_shared = trial.number in snapshot.shared_scores
+    lines = [
+        _score(name, trial.metrics.get(name), "validation", is_shared=is_shared),
+        _score(name, test.get(name), "test"),
+    ]
+    if is_shared:
+        lines.append(f"<p>{UNTRAINED}</p>")
     if others:
         lines.append(f"<p>{_scores(others)}</p>")
     if record.get("error"):
@@ -143,10 +160,11 @@ def _winner_card(snapshot: Snapshot) -> str:
     )
 
 
-def _score(name: str, value: float | None, where: str) -> str:
+def _score(name: str, value: float | None, where: str, *, is_shared: bool = False) -> str:
     if value is None:
         return ""
-    return f'<p class="score {where}">{markup(name)} {number(value)} <span class="soft">{where}</span></p>'
+    said = SHARED.strip() if is_shared else where
+    return f'<p class="score {where}">{markup(name)} {number(value)} <span class="soft">{said}</span></p>'
 
 
 def _scores(metrics: Mapping[str, float]) -> str:
@@ -200,6 +218,16 @@ def _curve(snapshot: Snapshot) -> str:
         f'<section id="curve" aria-label="Scores"><h2>Scores and the best so far</h2>{legend_html(legend, dense=False)}'
         f'<div class="plot">{svg}</div></section>\n'
     )
+
+
+def _epochs(snapshot: Snapshot) -> str:
+    """What supernet epochs report, such as skips and the entropy of choices; nothing without such epochs."""
+    charts = "".join(
+        f"<figure><figcaption>{markup(name)}</figcaption>{svg}</figure>"
+        for name, svg in epoch_charts(snapshot.lineage, snapshot.metric)
+    )
+    heading = "<h2>Supernet epochs</h2>"
+    return f'<section id="epochs">{heading}<div class="epochs">{charts}</div></section>\n' if charts else ""
 
 
 def _objectives(snapshot: Snapshot) -> str:

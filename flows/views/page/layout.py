@@ -27,6 +27,15 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """One or more columns with a heading: a supernet epoch with its subnets, or a stage."""
+
+    heading: str
+    start: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Places by trial as (column, row).
 
@@ -36,6 +45,7 @@ class Layout:
         single_row: The first row of the trials without relatives, or None where there are none.
         n_columns: Columns in use.
         n_rows: Rows in use.
+        columns: Columns with headings, in a search with supernet epochs (`flows.views.page.epoch_columns`).
     """
 
     places: Mapping[int, tuple[int, float]]
@@ -43,6 +53,7 @@ class Layout:
     single_row: float | None
     n_columns: int
     n_rows: float
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(slots=True)

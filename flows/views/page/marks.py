@@ -17,6 +17,7 @@ MARKS_CSS = """
 .edge{fill:none;stroke:var(--edge);stroke-linecap:round}
 .edge.donor{stroke:var(--donor);stroke-dasharray:5 4;stroke-linecap:butt}
 .edge.second{stroke-dasharray:1.5 3;stroke-linecap:butt}
+.edge.spine{stroke:var(--series);stroke-opacity:.55}
 .edge.line{stroke:var(--accent)}
 .edge.wedge{fill:var(--edge);stroke:none}
 .tip{fill:var(--donor)}
@@ -27,6 +28,10 @@ MARKS_CSS = """
 .tree .node.failed text,.tree .node.waiting text{fill:var(--soft)}
 .node.running .mark{stroke:var(--series);stroke-width:2;stroke-dasharray:5 3}
 .node.waiting .mark{stroke:var(--soft);stroke-dasharray:1.5 2.5}
+.node.shared .mark{fill:var(--paper);stroke:var(--series);stroke-width:1.5}
+.tree .node.shared text{fill:var(--ink)}
+.node.epoch .mark{fill:var(--series);stroke:var(--series)}
+.tree .node.epoch text{fill:var(--paper)}
 .ring{fill:none;stroke:var(--outline);stroke-width:1}
 .node.line .mark,.node.line .ring{stroke:var(--accent);stroke-width:2.4}
 .dense .node.line .mark{stroke-width:1.8}

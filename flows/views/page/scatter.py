@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flows.cli.formatting import markup, number
-from flows.views.page.curve import GREATEST, ticks
+from flows.views.page.curve import GREATEST, SHARED, ticks
 from flows.views.page.marks import LegendItem
 from nas.core.pareto import numbers_on_front
+from nas.core.shared_scores import shared_scores
+from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -91,8 +93,8 @@ class _Scatter:
         self.metrics, self.winner = metrics, winner
         trials = sorted(lineage, key=lambda trial: trial.number)
         self.first_stage = trials[0].stage if trials else ""
-        self.on_front = numbers_on_front(trials, metrics)
-        values = ((t, t.value(metrics[0].name), t.value(metrics[1].name)) for t in trials)
+        self.on_front, self.shared = numbers_on_front(trials, metrics), shared_scores(trials)
+        values = ((t, t.value(metrics[0].name), t.value(metrics[1].name)) for t in trials if not is_epoch(t))
         self.scored = [(t, first, second) for t, first, second in values if first is not None and second is not None]
         self.x = _Axis(metrics[1], [second for _, _, second in self.scored], _LEFT, _WIDTH - _RIGHT)
         self.y = _Axis(metrics[0], [first for _, first, _ in self.scored], _HEIGHT - _BOTTOM, _TOP)
@@ -148,6 +150,8 @@ class _Scatter:
             shape = f"M{-0.8 * r:.1f} {-0.8 * r:.1f}h{1.6 * r:.1f}v{1.6 * r:.1f}h{-1.6 * r:.1f}Z"
         said = ", ".join(f"{m.name} {number(v)}" for m, v in zip(self.metrics, (first, second), strict=False))
         said += ", on the front" if leads else ""
+        if trial.number in self.shared:
+            kind, said = f"{kind} shared", f"{said}, {SHARED}"
         return (
             f'<path class="score {kind}{" leading" if leads else ""}" data-n="{trial.number}" '
             f'transform="translate({self.x.at(second):.1f} {self.y.at(first):.1f})" d="{shape}">'
@@ -163,6 +167,8 @@ class _Scatter:
     def legend(self) -> Iterator[LegendItem]:
         if not self.scored:
             return
+        if self.shared:
+            yield LegendItem('<circle class="score shared" cx="6" cy="0" r="4"/>', 12, f"scored {SHARED}")
         yield LegendItem('<circle class="score" cx="6" cy="0" r="4"/>', 12, "complete")
         by = "both" if len(self.metrics) == 2 else f"all {len(self.metrics)} objectives"
         yield LegendItem('<circle class="score leading" cx="6" cy="0" r="5"/>', 12, f"on the front by {by}")

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from flows.views.snapshot import Snapshot
 
 _ORDER = (
-    *("trial", "metric.", "front", "test.", "state", "reason", "stage", "generation", "parent", "second_parent"),
-    *("donor", "inherited"),
+    *("trial", "metric.", "shared_score", "front", "test.", "state", "reason", "stage", "generation"),
+    *("parent", "second_parent", "donor", "inherited"),
     *(
         "duration_s",
         "point.",
@@ -40,8 +40,12 @@ def sheet_html(snapshot: Snapshot) -> str:
     winner = None if snapshot.winner is None else snapshot.winner.number
     rows = []
     for values in zip(*(columns[name] for name in names), strict=True):
-        cells = (_cell(name, value, is_numeric=numeric[name]) for name, value in zip(names, values, strict=True))
-        kind = ' class="winner"' if values[0] == winner else ""
+        cells = (
+            _cell(name, value, is_numeric=numeric[name], is_score=name in better)
+            for name, value in zip(names, values, strict=True)
+        )
+        kinds = {"winner": values[0] == winner, "shared": values[0] in snapshot.shared_scores}
+        kind = f' class="{" ".join(name for name, holds in kinds.items() if holds)}"' if any(kinds.values()) else ""
         rows.append(f'<tr id="trial-{values[0]}" data-n="{values[0]}"{kind}>{"".join(cells)}</tr>\n')
     return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{''.join(rows)}</tbody></table>"
 
@@ -63,7 +67,7 @@ def _head(name: str, *, is_numeric: bool, direction: str | None) -> str:
     return f'<th scope="col"{kind}{first}><button type="button">{markup(name)}</button></th>'
 
 
-def _cell(name: str, value: Any, *, is_numeric: bool) -> str:
+def _cell(name: str, value: Any, *, is_numeric: bool, is_score: bool) -> str:
     if value is None:
         return "<td></td>"
     if name == "trial":
@@ -75,7 +79,7 @@ def _cell(name: str, value: Any, *, is_numeric: bool) -> str:
     text = cell(name, value)
     if is_numeric:
         exact = f' data-v="{value!r}"' if text != repr(value) else ""
-        return f'<td class="n"{exact}>{markup(text)}</td>'
+        return f'<td class="n{" metric" if is_score else ""}"{exact}>{markup(text)}</td>'
     if len(text) > _LONG:
         return f'<td class="long" title="{markup(text)}">{markup(text)}</td>'
     return f"<td>{markup(text)}</td>"

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flows.cli.formatting import count, markup, number
+from flows.views.page.epoch_columns import lay_out_epochs
 from flows.views.page.layout import Layout, lay_out
 from flows.views.page.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
 from flows.views.page.palette import ScoreScale, in_light
-from flows.views.trial_summary import donor_of, trial_summary
-from nas.core.trial import State, Trial
+from flows.views.trial_summary import SHARED, donor_of, trial_summary
+from nas.core.shared_scores import shared_scores
+from nas.core.supernet import epoch_of, is_epoch, supernet_epochs
+from nas.core.trial import Donor, State, Trial
 
 if TYPE_CHECKING:
     from flows.views.table import Tests
@@ -66,8 +69,8 @@ def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = No
         winner: The trial whose line of ancestors is emphasized; by default the best by the metric.
         heading: A line above the picture.
     """
-    best = lineage.best(metric)
-    drawing = draw_tree(lineage, metric, winner=winner if winner is not None else best[0].number if best else None)
+    best = next((trial.number for trial in lineage.ranked(metric) if not is_epoch(trial)), None)
+    drawing = draw_tree(lineage, metric, winner=best if winner is None else winner)
     margin, top = 16.0, 38.0 if heading else 14.0
     width = max(drawing.width, 620.0) + 2 * margin
     legend, legend_height = legend_svg(drawing.legend, width - 2 * margin)
@@ -112,9 +115,14 @@ class _Tree:
     def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests, links: bool) -> None:
         self.trials = sorted(lineage, key=lambda trial: trial.number)
         self.metric, self.winner, self.tests, self.links = metric, winner, tests, links
+        self.epochs, self.shared = supernet_epochs(self.trials), shared_scores(self.trials)
         self.is_labeled = len(self.trials) <= MAX_LABELED
-        self.layout = lay_out(lineage, single_columns=8 if self.is_labeled else 50)
-        self.scale = ScoreScale.of([v for t in self.trials if (v := t.value(metric.name)) is not None], metric)
+        self.layout = (
+            lay_out_epochs(lineage) if self.epochs else lay_out(lineage, single_columns=8 if self.is_labeled else 50)
+        )
+        scores = [(t.number in self.shared, v) for t in self.trials if (v := t.value(metric.name)) is not None]
+        self.scale = ScoreScale.of([value for is_shared, value in scores if not is_shared], metric)
+        self.shared_scale = ScoreScale.of([value for is_shared, value in scores if is_shared], metric)
         longest = max((len(self.label(trial)) for trial in self.trials), default=0)
         self.style = _Style.fitting(longest, self.layout, len(self.trials))
         line = [] if winner is None else [winner, *(t.number for t in lineage.ancestors(winner))]
@@ -147,6 +155,7 @@ class _Tree:
         for family in self.layout.families:
             top, bottom = self.y(family.top) - pad, self.y(family.bottom) + pad
             yield f'<rect class="band" x="1" y="{top:.1f}" width="{width - 2:.1f}" height="{bottom - top:.1f}" rx="7"/>'
+        yield from self.column_bands(pad)
         n_columns = max((family.n_columns for family in self.layout.families), default=0)
         every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * self.style.column >= 26)
         if n_columns:
@@ -157,6 +166,19 @@ class _Tree:
             y = self.y(self.layout.single_row) - pad - 5
             yield f'<text class="soft" x="4" y="{y:.1f}">no parent, no child{self.but_crossed()}</text>'
 
+    def column_bands(self, pad: float) -> Iterator[str]:
+        """A band and a heading for each supernet epoch, or later stage."""
+        top, bottom = self.y(0) - pad, self.y(max(1.0, self.layout.n_rows - 1)) + pad
+        if self.layout.columns:
+            yield '<text class="soft" x="4" y="10">supernet epoch</text>'
+        for column in self.layout.columns:
+            left = self.x(column.start) - self.style.half_width - 4
+            width = (column.width - 1) * self.style.column + 2 * self.style.half_width + 8
+            place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"'
+            yield f'<rect class="band" {place} rx="7"/>'
+            x = self.x(column.start)
+            yield f'<text class="soft" x="{x:.1f}" y="27" text-anchor="middle">{markup(column.heading)}</text>'
+
     def but_crossed(self) -> str:
         """What the heading of those without a family adds where one is a parent, of a child that stands elsewhere."""
         below, parents = self.layout.single_row, {number for trial in self.trials for number in trial.parents}
@@ -165,21 +187,27 @@ class _Tree:
 
     def edges(self) -> Iterator[str]:
         """Edges from parents, second ones first, from other donors, then the winner's line: the later lie above."""
-        drawn: dict[str, list[str]] = {"second": [], "": [], "donor": [], "line": []}
+        drawn: dict[str, list[str]] = {"second": [], "": [], "spine": [], "donor": [], "line": []}
         for trial in self.trials:
             donor = donor_of(trial)
             for parent in trial.parents:
                 if parent in self.layout.places:
                     kind = "line" if (parent, trial.number) in self.line_edges else ""
                     kind = "second" if parent != trial.parents[0] else kind
+                    kind = "spine" if parent in self.epochs and trial.number in self.epochs else kind
                     share = trial.inherited if donor == parent else None
                     drawn[kind].append(self.edge(parent, trial, kind, share=share))
             if isinstance(donor, str):
                 drawn["donor"].append(self.stub(trial))
-            elif donor is not None and donor not in trial.parents and donor in self.layout.places:
+            elif donor is not None and self.has_donor_edge(trial, donor):
                 drawn["donor"].append(self.edge(donor, trial, "donor", share=trial.inherited))
         for paths in drawn.values():
             yield from paths
+
+    def has_donor_edge(self, trial: Trial, donor: Donor | None) -> bool:
+        """Whether an edge shows the donor: not if it is a parent, or the epoch in whose column the trial stands."""
+        is_above = donor in self.epochs and trial.stage == self.first_stage
+        return donor in self.layout.places and donor not in trial.parents and not is_above
 
     def edge(self, source: int, child: Trial, kind: str, *, share: float | None) -> str:
         """A curve from the source's right to the child's left; to the same column around their left sides."""
@@ -207,24 +235,35 @@ class _Tree:
 
     def stroke(self, share: float | None, kind: str) -> str:
         """The width of an edge over which this share of the parameters was inherited."""
+        if kind == "spine":
+            return "5" if self.is_labeled else "3"
         least, most = (1.2, 3.0 if kind == "donor" else 5.0) if self.is_labeled else (0.7, 2.4)
         return f"{least + (most - least) * (share or 0.0):.1f}"
 
     def label(self, trial: Trial) -> str:
-        """The number and the score, or, without one, the state."""
+        """The number and the score, in brackets if of shared weights; without one the state. Epochs have their number.
+
+        The number of an epoch is not that of its trial.
+        """
         score = trial.value(self.metric.name)
-        shown = str(trial.state).lower() if score is None or self.scale is None else self.scale.text(score)
+        scale = self.shared_scale if trial.number in self.shared else self.scale
+        shown = str(trial.state).lower() if score is None or scale is None else scale.text(score)
+        shown = f"({shown})" if score is not None and trial.number in self.shared else shown
+        shown = f"epoch {epoch_of(trial.point)}" if trial.number in self.epochs else shown
         return f"{'★ ' if trial.number == self.winner else ''}{trial.number}  {shown}"
 
     def node(self, trial: Trial) -> str:
         score = trial.value(self.metric.name)
         is_final, is_winner = trial.stage != self.first_stage, trial.number == self.winner
+        is_shared, is_above = trial.number in self.shared, trial.number in self.epochs
         marks = {"final": is_final, "line": trial.number in self.line, "winner": is_winner}
+        marks |= {"epoch": is_above, "shared": is_shared and not is_above}
         kinds = ["node", str(trial.state).lower(), *(kind for kind, holds in marks.items() if holds)]
         named = f"trial {trial.number}, {trial.state}"
-        if score is not None and self.scale is not None:
+        if score is not None:
+            named += f", {self.metric.name} {number(score)}{SHARED if is_shared else ''}"
+        if score is not None and self.scale is not None and not is_shared:
             kinds.append(f"q{self.scale.step(score)}")
-            named += f", {self.metric.name} {number(score)}"
         x, y = self.place(trial.number)
         if self.is_labeled:
             head, _, tail = self.label(trial).partition("  ")
@@ -234,10 +273,11 @@ class _Tree:
         else:
             shape = dot(trial.state, self.style.half_height, is_final=is_final, is_winner=is_winner)
         parent = f' data-p="{trial.parents[0]}"' if trial.parents else ""
+        summary = trial_summary(trial, self.tests, is_shared=is_shared)
         tag, link = ("a", f' href="#trial-{trial.number}"') if self.links else ("g", "")
         return (
             f'<{tag} class="{" ".join(kinds)}" data-n="{trial.number}"{parent}{link} aria-label="{markup(named)}" '
-            f'transform="translate({x:.1f} {y:.1f})"><title>{markup(trial_summary(trial, self.tests))}</title>'
+            f'transform="translate({x:.1f} {y:.1f})"><title>{markup(summary)}</title>'
             f"{shape}</{tag}>"
         )
 
@@ -255,15 +295,29 @@ class _Tree:
             yield edge_item("wedge", "from the parent; width: share of weights inherited")
         if any(len(trial.parents) > 1 for trial in self.trials):
             yield edge_item("second", "from the second parent")
-        if any((donor := donor_of(t)) is not None and donor not in t.parents for t in self.trials):
+        if any(isinstance(d := donor_of(t), str) or self.has_donor_edge(t, d) for t in self.trials):
             yield edge_item("donor", "weights from another donor")
+        yield from self.shared_legend()
+        plain = {*self.trials_of_stage()} - self.epochs - self.shared
         for state in State:
-            if any(trial.state == state and trial.stage == self.first_stage for trial in self.trials):
+            if any(trial.state == state and trial.number in plain for trial in self.trials):
                 yield mark_item(self.sample(state), str(state).lower(), str(state).lower())
         for stage in dict.fromkeys(t.stage for t in self.trials if t.stage != self.first_stage):
             yield mark_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
         if self.winner is not None and not self.is_labeled:
             yield mark_item(dot(State.COMPLETE, 4, is_winner=True), "line winner", best)
+
+    def trials_of_stage(self) -> Iterator[int]:
+        """The trials of the search stage."""
+        return (trial.number for trial in self.trials if trial.stage == self.first_stage)
+
+    def shared_legend(self) -> Iterator[LegendItem]:
+        """What a supernet and its subnets look like."""
+        if self.epochs:
+            yield edge_item("spine", "supernet epochs, each above the subnets that have its weights")
+        if self.shared - self.epochs:
+            said = "scored with shared weights, no accuracy of the architecture"
+            yield mark_item(self.sample(State.COMPLETE), "shared", said)
 
     def sample(self, state: State, *, is_final: bool = False) -> str:
         """A mark of the kind that this tree has."""

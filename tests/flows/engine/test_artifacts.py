@@ -21,6 +21,7 @@ import pytest
 from flows.engine.artifacts import RunArtifacts, checkpoint_text
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
+from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
 from nas.executors.events import Event, Finished, StopRequested
@@ -115,6 +116,25 @@ def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
 
     assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["3", "2", "1", "0"]
     assert shown.n_lost == 0
+
+
+def test_scores_of_shared_weights_on_the_leaderboard(api: Api) -> None:
+    """Supernet epochs are left out; subnets of the newest one lead, and their scores are marked, unlike a final's."""
+    shown = artifacts(api.url, [])
+    untrained = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+    for epoch, losses in ((0, {1: 0.2, 2: 0.1}), (3, {4: 0.4, 5: 0.3})):
+        shown.observe(Finished(replace(trial(epoch, 0.05), proposal=Proposal(point={"supernet_epoch": epoch}))))
+        for number, loss in losses.items():
+            shown.observe(Finished(replace(trial(number, loss), policies=untrained, donor=epoch, resolved_donor=epoch)))
+    shown.observe(Finished(trial(6, 0.5, "final")))
+    shown.close(5)
+    boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
+
+    assert re.findall(r"^\| \d+ \| (\d+) \| ([^|]*) ", boards[-1], re.MULTILINE) == [
+        ("6", "0.5000"),
+        *((number, f"{score} with shared weights") for number, score in (("5", "0.3000"), ("4", "0.4000"))),
+        *((number, f"{score} with shared weights") for number, score in (("2", "0.1000"), ("1", "0.2000"))),
+    ]
 
 
 def test_weights_are_shown_on_their_task_run(api: Api) -> None:

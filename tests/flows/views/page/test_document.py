@@ -18,6 +18,8 @@ import pytest
 
 from flows.views.page.curve import best_curve, ticks
 from flows.views.page.document import lineage_page
+from flows.views.page.epoch_columns import lay_out_epochs
+from flows.views.page.epochs import epoch_charts
 from flows.views.page.layout import lay_out
 from flows.views.page.palette import N_STEPS, ScoreScale
 from flows.views.page.scatter import objectives_scatter
@@ -28,9 +30,10 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import numbers_on_front
 from nas.core.policy import Policy
+from nas.core.supernet import supernet_epochs
 from nas.core.trial import Reason, State, Trial
 from nas.storage.open import open_root
-from tests.support.sample_searches import BEGAN, evolved, trial, write_search
+from tests.support.sample_searches import BEGAN, evolved, one_shot, trial, write_search
 
 ACCURACY = Metric("accuracy")
 OBJECTIVES = (ACCURACY, Metric("flops", "minimize"))
@@ -127,6 +130,37 @@ def test_trials_without_relatives() -> None:
     layout = lay_out(Lineage.of([trial(n) for n in range(20)]), single_columns=8)
 
     assert (layout.n_columns, layout.n_rows, layout.families) == (8, 3, ())
+
+
+@pytest.mark.parametrize(("n_epochs", "n_subnets"), [(1, 0), (6, 5), (12, 30)])
+def test_supernet_epochs_are_one_line(n_epochs: int, n_subnets: int) -> None:
+    """Epochs stand in a row from left to right, and below each one the subnets that have its weights."""
+    trials = one_shot(n_epochs, n_subnets)
+    layout = lay_out_epochs(Lineage.of(trials))
+    epochs = [t.number for t in trials if "supernet_epoch" in t.point]
+
+    assert {layout.places[number][1] for number in epochs} == {0}
+    starts = [layout.places[number][0] for number in epochs]
+    assert starts == sorted(set(starts))
+    within = {epoch: range(start, end) for epoch, (start, end) in zip(epochs, pairwise([*starts, 99]), strict=True)}
+    subnets = [t for t in trials if t.stage == "search" and t.number not in epochs]
+    assert all(layout.places[t.number][0] in within[t.resolved_donor] for t in subnets)  # type: ignore[index]
+    assert all(layout.places[t.number][1] > 0 for t in trials if t.number not in epochs)
+    assert len(set(layout.places.values())) == len(trials)
+    assert [column.heading for column in layout.columns] == [
+        *map(str, range(n_epochs)),
+        *(["final"] if subnets else []),
+    ]
+
+
+def test_a_repeated_epoch_stands_below_the_line() -> None:
+    """Of an epoch that failed and ran again, the newest trial is in the line, also before its subnets have weights."""
+    failed = replace(trial(0, point={"supernet_epoch": 0}), state=State.FAILED, reason=Reason.LOST)
+    trials = [failed, trial(1, point={"supernet_epoch": 0}, score=0.1), trial(2, donors=(1,)), trial(3)]
+    layout = lay_out_epochs(Lineage.of(trials))
+
+    assert layout.places == {1: (0, 0.0), 0: (0, 1.0), 2: (0, 2.0), 3: (1, 1.0)}
+    assert [column.heading for column in layout.columns] == ["0", "other"]
 
 
 # ---- the tree
@@ -233,6 +267,42 @@ def test_colors_of_scores(direction: Any) -> None:
     assert steps == sorted(steps)
 
 
+@pytest.mark.parametrize(("n_epochs", "n_subnets"), [(6, 5), (12, 30)])
+def test_subnets_are_hollow(n_epochs: int, n_subnets: int) -> None:
+    """A shared score gives no color, and stands in brackets; the scale of colors is that of the finals."""
+    trials = one_shot(n_epochs, n_subnets)
+    drawing = draw_tree(Lineage.of(trials), ACCURACY, winner=trials[-1].number)
+    tree = ET.fromstring(f"<svg>{drawing.body}</svg>")
+    nodes = {int(node.get("data-n", "")): node for node in having(tree, "node")}
+
+    colored = {n for n, node in nodes.items() if re.search(r"\bq\d", node.get("class", ""))}
+    assert colored == {t.number for t in trials if t.stage == "final"}
+    assert {int(node.get("data-n", "")) for node in having(tree, "epoch")} == supernet_epochs(trials)
+    hollow = {int(node.get("data-n", "")) for node in having(tree, "shared")}
+    assert hollow == {t.number for t in trials} - colored - supernet_epochs(trials)
+    assert all("with shared weights" in nodes[n].get("aria-label", "") for n in hollow)
+    if drawing.is_labeled:
+        assert all(re.fullmatch(rf"{n}\s+\(0\.\d+\)", "".join(nodes[n][-1].itertext())) for n in hollow)
+    assert drawing.legend[0].text.startswith("accuracy 0.9")
+    said = [item.text for item in drawing.legend]
+    assert "scored with shared weights, no accuracy of the architecture" in said
+    assert "supernet epochs, each above the subnets that have its weights" in said
+    assert "weights from another donor" not in said
+
+
+def test_edges_of_a_supernet() -> None:
+    """Epochs are joined; a subnet's edge is from its parent, since the epoch above it gave the weights."""
+    trials = one_shot(6, 5)
+    edges = having(tree_of(trials), "edge")
+
+    spine = {(e.get("data-s"), e.get("data-c")) for e in edges if "spine" in e.get("class", "").split()}
+    epochs = [str(n) for n in sorted(supernet_epochs(trials))]
+    assert spine == set(pairwise(epochs))
+    assert {(e.get("data-s"), e.get("data-c")) for e in edges} - spine == {
+        (str(parent), str(t.number)) for t in trials for parent in t.parents if str(t.number) not in epochs
+    }
+
+
 # ---- the curve
 
 
@@ -261,6 +331,53 @@ def test_scores_on_a_part_of_the_data_look_another_way() -> None:
     assert all("on a part of the validation data" in "".join(mark.itertext()) for mark in hollow)
     part = ", on a part of the validation data"
     assert [item.text for item in legend[1:]] == ["complete", f"complete{part}", f"stage final{part}", "stage final"]
+
+
+def test_shared_scores_on_the_curve() -> None:
+    """Shared scores are hollow marks, and the best so far leaves them out."""
+    trials = one_shot(4, 4)
+    svg, legend = best_curve(Lineage.of(trials), ACCURACY, winner=trials[-1].number)
+    curve = ET.fromstring(svg)
+
+    assert having(curve, "best") == []
+    assert len(having(curve, "epoch")) == 4
+    assert len(having(curve, "shared")) == sum("op_0" in t.point and t.stage == "search" for t in trials)
+    assert all("no accuracy of the architecture" in "".join(mark.itertext()) for mark in having(curve, "shared"))
+    assert not any("best so far" in item.text for item in legend)
+    trained = trial(len(trials) - 2, score=0.5)
+    svg, legend = best_curve(Lineage.of([*trials[:-2], trained]), ACCURACY)
+    [best] = having(ET.fromstring(svg), "best")
+    assert best.get("d", "").count("V") == 1
+    assert legend[0].text == "best so far, stage search"
+
+
+def test_charts_of_epochs() -> None:
+    """Each metric that supernet epochs report has a chart over the epochs, the search's own first; others have none."""
+    trials = one_shot(5, 3)
+    charts = epoch_charts(Lineage.of(trials), ACCURACY)
+
+    assert [name for name, _ in charts] == ["accuracy (mean of subnets)", "skips", "entropy"]
+    for name, svg in charts[1:]:
+        titles = [mark[0].text for mark in having(ET.fromstring(svg), "epoch")]
+        own = [t for t in trials if "supernet_epoch" in t.point]
+        said = (f"epoch {t.point['supernet_epoch']}, trial {t.number}: {name} {t.metrics[name]:.4g}" for t in own)
+        assert titles == [*said]
+    assert epoch_charts(Lineage.of(evolved(12)), ACCURACY) == []
+
+
+@pytest.mark.parametrize("values", [[0.0], [2.0, 2.0], [-1.7e308, 1.7e308], [1.0, float("nan"), 3.0]])
+def test_charts_of_any_range(values: list[float]) -> None:
+    """One epoch, equal values, the ends of floats and NaN are drawn within the picture."""
+    trials = [
+        trial(n, score=0.5, metrics={"accuracy": 0.5, "skips": value}, point={"supernet_epoch": n})
+        for n, value in enumerate(values)
+    ]
+    charts = dict(epoch_charts(Lineage.of(trials), ACCURACY))
+    marks = having(ET.fromstring(charts["skips"]), "epoch")
+
+    assert len(marks) == sum(value == value for value in values)
+    assert all(0 < float(m.get("cx", "")) < 300 and 0 < float(m.get("cy", "")) < 140 for m in marks)
+    assert not re.search(r'[" ](nan|-?inf)\b', charts["skips"])
 
 
 def test_best_so_far_of_a_loss() -> None:
@@ -330,6 +447,20 @@ def test_scatter_shows_the_front(tmp_path: Path) -> None:
     assert "front (search): " in page
     assert "(the worst seen)" in page
     assert "Objectives and the front" not in lineage_page(snapshot_of(evolved(12), tmp_path / "one"))
+
+
+def test_shared_scores_in_the_scatter(tmp_path: Path) -> None:
+    """Shared scores are hollow here too, with the reason in title and legend; supernet epochs have no mark."""
+    trials = one_shot(4, 4)
+    snapshot = two_objectives(trials, tmp_path)
+    drawing, legend = objectives_scatter(snapshot.lineage, OBJECTIVES)
+    picture = ET.fromstring(drawing)
+
+    hollow = {int(mark.get("data-n", "")) for mark in having(picture, "shared")}
+    assert hollow == {t.number for t in trials if t.stage == "search"} - supernet_epochs(trials)
+    assert {int(mark.get("data-n", "")) for mark in having(picture, "score")} == {*hollow, *range(len(trials))[-2:]}
+    assert all("no accuracy of the architecture" in "".join(mark.itertext()) for mark in having(picture, "shared"))
+    assert "scored with shared weights, no accuracy of the architecture" in [item.text for item in legend]
 
 
 @pytest.mark.parametrize(
@@ -425,6 +556,19 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
     assert ATTACK not in page
 
 
+def test_a_subnet_as_the_best(tmp_path: Path) -> None:
+    """The card says that the best was not trained itself; the table marks each shared score, and not a final's."""
+    page = lineage_page(snapshot_of(one_shot(4, 4, n_finals=0), tmp_path))
+    text = " ".join(Tags(page).text.split())
+
+    assert re.search(r"accuracy 0\.\d+ with shared weights", text)
+    assert "not trained itself: its score ranks subnets, and is no accuracy of the architecture" in text
+    assert len(re.findall(r"<tr id=[^>]*shared", page)) == page.count("<tr id=")
+    page = lineage_page(snapshot_of(one_shot(4, 4, n_finals=2), tmp_path / "finals"))
+    assert "not trained itself" not in " ".join(Tags(page).text.split())
+    assert len(re.findall(r"<tr id=[^>]*shared", page)) == page.count("<tr id=") - 2
+
+
 def test_empty_search(tmp_path: Path) -> None:
     """A search that has not proposed anything yet has a page."""
     assert "No trial has a score yet" in lineage_page(snapshot_of([], tmp_path))
@@ -491,6 +635,39 @@ def test_page_in_a_browser(browser: Any, tmp_path: Path, n: int) -> None:
     assert browser.execute_script(counted) == [n, n]
     inside = "const b = document.documentElement; return b.scrollWidth <= b.clientWidth"
     assert browser.execute_script(inside)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_epochs", "n_subnets"), [(6, 5), (12, 30)])
+def test_supernet_in_a_browser(browser: Any, tmp_path: Path, n_epochs: int, n_subnets: int) -> None:
+    """Epochs are on one line, marks of subnets are hollow and below, no two marks overlap, and nothing is an error."""
+    trials = one_shot(n_epochs, n_subnets)
+    shown(browser, lineage_page(snapshot_of(trials, tmp_path)), tmp_path)
+    script = """
+        const box = (e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
+        const all = (kind) => [...document.querySelectorAll(`.view .node${kind} .mark`)];
+        const fill = (e) => getComputedStyle(e).fill;
+        const paper = getComputedStyle(document.documentElement).backgroundColor;
+        return [all(".epoch").map(box), all(".shared").map(box), all("").map(box),
+                all(".shared").every((e) => fill(e) === paper), document.querySelectorAll("#epochs figure svg").length];
+    """
+    epochs, hollow, marks, are_hollow, n_charts = browser.execute_script(script)
+
+    assert browser.get_log("browser") == []
+    assert len(epochs) == n_epochs
+    assert max(top for _, top, _, _ in epochs) - min(top for _, top, _, _ in epochs) < 1
+    assert min(top for _, top, _, _ in hollow) > max(bottom for *_, bottom in epochs)
+    assert (are_hollow, n_charts) == (True, 3)
+    overlapping = [
+        (one, other)
+        for place, one in enumerate(marks)
+        for other in marks[:place]
+        if one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    ]
+    assert overlapping == []
+    node = browser.find_element("css selector", f'.tree [data-n="{trials[n_epochs].number}"]')
+    browser.execute_script("arguments[0].focus()", node)
+    assert "with shared weights" in browser.find_element("id", "tip").text
 
 
 @pytest.mark.slow

@@ -1,0 +1,86 @@
+"""Every text that names the best trial says if its score is one of shared weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from flows.views.progress import Progress
+from flows.views.searches import search_columns, search_lines
+from flows.views.snapshot import Snapshot, read_snapshot
+from flows.views.summary import print_summary
+from flows.views.table import lineage_table
+from flows.views.terminal import summary_lines
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.trial import Trial
+from nas.executors.events import Finished, Proposed
+from nas.search.pipeline import Summary
+from nas.storage.open import open_root
+from tests.support.sample_searches import BEGAN, one_shot, write_search
+
+ACCURACY = Metric("accuracy")
+MARK = " with shared weights"
+UNTRAINED = "not trained itself: its score ranks subnets, and is no accuracy of the architecture"
+
+
+def snapshot_of(trials: list[Trial], folder: Path) -> Snapshot:
+    write_search(folder, "search", trials)
+    return read_snapshot(open_root(f"{folder}/search"), BEGAN + 100)
+
+
+def best_subnet(trials: list[Trial]) -> Trial:
+    return max(trials, key=lambda t: t.metrics["accuracy"])
+
+
+@pytest.mark.parametrize("n_finals", [0, 2])
+def test_summary(n_finals: int) -> None:
+    """The summary marks a subnet's score, and not that of a final."""
+    trials = one_shot(4, 4, n_finals=n_finals)
+    best = best_subnet(trials)
+    lines: list[str] = []
+    print_summary(Summary("s", "url", Lineage.of(trials), best, {}, None), [ACCURACY], "root", write=lines.append)
+
+    [shown] = [line for line in lines if line.startswith("best: ")]
+    assert shown.endswith(MARK) == (n_finals == 0)
+    assert (UNTRAINED in lines) == (n_finals == 0)
+
+
+@pytest.mark.parametrize("n_finals", [0, 2])
+def test_report(n_finals: int, tmp_path: Path) -> None:
+    """So do the report's last lines and the list of searches."""
+    snapshot = snapshot_of(one_shot(4, 4, n_finals=n_finals), tmp_path)
+    [said] = [line for line in summary_lines(snapshot) if line.startswith("best so far: ")]
+
+    assert (MARK in said) == (n_finals == 0)
+    assert (MARK in search_lines([snapshot])["best"][0]) == (n_finals == 0)
+    assert search_columns([snapshot])["best_is_shared"] == [n_finals == 0]
+
+
+def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does the progress, for earlier trials and new ones."""
+    monkeypatch.setattr("flows.views.progress.PLAIN_EVERY_S", 0.0)
+    trials = one_shot(4, 4, n_finals=1)
+    progress = Progress([ACCURACY], {"search": 20, "final": 1}, trials[:10])
+    for done in trials[10:]:
+        progress.observe(Proposed(replace(done).as_running()))
+        progress.observe(Finished(done))
+    lines = capsys.readouterr().err.splitlines()
+
+    assert len(lines) == len(trials) - 10
+    assert all(f"{MARK} (trial" in line for line in lines[:-1])
+    assert f"best final accuracy {trials[-1].metrics['accuracy']:.4f} (trial {trials[-1].number})" in lines[-1]
+
+
+def test_table() -> None:
+    """The table has donors, and says of each score whether it is shared; other searches have no such column."""
+    trials = one_shot(3, 3)
+    table = lineage_table(Lineage.of(trials))
+
+    assert table["shared_score"].dtype == "boolean"
+    assert table["shared_score"].tolist() == [t.stage == "search" for t in trials]
+    assert [None if pd.isna(donor) else donor for donor in table["donor"]] == [t.donor for t in trials]
+    assert "shared_score" not in lineage_table(Lineage.of(trials[-2:]))

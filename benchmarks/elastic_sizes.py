@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -44,7 +45,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns images of the same shape."""
-        return x + self.norm(self.conv(x)).relu()
+        found: Tensor = self.norm(self.conv(x)).relu()
+        return x + found
 
 
 def elastic_network() -> nn.Module:
@@ -74,6 +76,11 @@ def digits() -> tuple[tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
     return sets[0], [(pixels[part], labels[part]) for part in scoring_slices(len(pixels))]
 
 
+def _later(paths: PathSampler, n_earlier: int, step: int) -> list[Point]:
+    """Returns the paths of a step after earlier steps."""
+    return paths(n_earlier + step)
+
+
 def train(network: nn.Module, paths: PathSampler, n_epochs: int, seed: int, *, distill: bool) -> float:
     """Trains a network on digits; returns seconds of processor time."""
     (pixels, labels), _ = digits()
@@ -85,10 +92,10 @@ def train(network: nn.Module, paths: PathSampler, n_epochs: int, seed: int, *, d
     for epoch in range(n_epochs):
         order = torch.randperm(len(pixels), generator=generator)[: n_steps * BATCH_SIZE].view(n_steps, -1)
         batches = ((pixels[own], labels[own]) for own in order)
+        own_paths = partial(_later, paths, epoch * n_steps)
         train_epoch(
-            network, batches, optimizer, lambda step, epoch=epoch: paths(epoch * n_steps + step),
-            settings=PathTraining(distill=distill), after_step=schedule.step,
-        )  # fmt: skip
+            network, batches, optimizer, own_paths, settings=PathTraining(distill=distill), after_step=schedule.step
+        )
     return time.process_time() - began_s
 
 

@@ -30,6 +30,7 @@ _ORDER = (
         "reason",
         "error",
         "point.",
+        "suggested",
         "cost.",
         "attempt",
         "started",

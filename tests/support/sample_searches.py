@@ -119,6 +119,7 @@ def one_shot(n_epochs: int, n_subnets: int, *, seed: int = 0, n_finals: int = 2,
         epoch = trial(
             len(trials), parents=before, score=0.0, metrics=metrics, point={EPOCH: number}, generation=number,
             policies=frozenset({Policy.SHARE_PARAMS}), checkpoint=_checkpoint(len(trials)),
+            suggested=({"op_0": "skip", "op_1": "conv", "op_2": "conv"},),
         )  # fmt: skip
         if before:
             epoch = replace(epoch, resolved_donor=before[0], donor=before[0], inherited=1.0)

@@ -16,6 +16,7 @@ _ORDER = (
     *(
         "duration_s",
         "point.",
+        "suggested",
         "cost.",
         "policies",
         "attempt",

@@ -13,7 +13,7 @@ from flows.views.searches import search_columns, search_lines
 from flows.views.snapshot import Snapshot, read_snapshot
 from flows.views.summary import print_summary
 from flows.views.table import lineage_table
-from flows.views.terminal import summary_lines
+from flows.views.terminal import open_console, print_search, summary_lines
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Trial
@@ -58,6 +58,16 @@ def test_report(n_finals: int, tmp_path: Path) -> None:
     assert (MARK in said) == (n_finals == 0)
     assert (MARK in search_lines([snapshot])["best"][0]) == (n_finals == 0)
     assert search_columns([snapshot])["best_is_shared"] == [n_finals == 0]
+
+
+def test_printed_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The terminal's table has the mark, the donor and the points that epochs suggest."""
+    print_search(open_console(), snapshot_of(one_shot(3, 2), tmp_path), all_columns=True)
+    head, *rows = capsys.readouterr().out.splitlines()
+
+    assert {"donor", "shared_score", "suggested"} <= set(head.split())
+    assert sum(" shared " in row for row in rows) == 3 + 2 * 2
+    assert sum('[{"op_0": "skip"' in row for row in rows) == 3
 
 
 def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,9 @@ class Cifar10Problem(ImageProblem):
     """
 
     policies = ImageProblem.policies - {Policy.DOWNSCALE}
-    pixel_mean: ClassVar[float] = 120.71
-    pixel_std: ClassVar[float] = 64.15
-    image_shape: ClassVar[tuple[int, int, int]] = _SHAPE
+    pixel_mean = 120.71
+    pixel_std = 64.15
+    image_shape = _SHAPE
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_file", "data_options"})
     data_files: ClassVar[frozenset[str]] = frozenset({"data_file"})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 
@@ -42,10 +42,9 @@ class DigitsProblem(ImageProblem):
         }
     )
     recipe = Recipe(n_epochs=60, n_epochs_early=5, n_train_downscaled=538, n_validation_quick=180, batch_size=16)
-    pixel_mean: ClassVar[float] = 4.884
-    pixel_std: ClassVar[float] = 6.017
-
-    image_shape: ClassVar[tuple[int, int, int]] = (1, 8, 8)
+    pixel_mean = 4.884
+    pixel_std = 6.017
+    image_shape = (1, 8, 8)
 
     def __init__(
         self,

@@ -82,9 +82,9 @@ class FashionMnistProblem(ImageProblem):
             argument belongs to the other space.
     """
 
-    pixel_mean: ClassVar[float] = 72.94
-    pixel_std: ClassVar[float] = 90.02
-    image_shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    pixel_mean = 72.94
+    pixel_std = 90.02
+    image_shape = (1, 28, 28)
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root", "data_options"})
 
     def __init__(

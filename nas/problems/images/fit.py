@@ -19,6 +19,7 @@ from nas.problems.images.pixels import Images
 from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
 
+_SCORED_AT_ONCE = 500  # images
 _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start
 
 
@@ -38,6 +39,10 @@ class Recipe:
     label_smoothing: float = 0.0
     precision: str = "float32"
     """``float32``, ``bfloat16`` (by torch's autocast) or ``auto`` (`nas.training.precision`)."""
+
+    def n_batches(self, n_images: int) -> int:
+        """Returns the steps of an epoch: the number of full batches, or 1 for fewer images than a batch has."""
+        return max(1, n_images // self.batch_size)
 
 
 def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
@@ -72,17 +77,17 @@ class Start:
 
 
 def fit(
-    network: nn.Module, images: Images, recipe: Recipe, *, n_epochs: int, run: TrialRun, start: Start
+    network: nn.Module, images: Images, recipe: Recipe, *, n_steps: int, run: TrialRun, start: Start
 ) -> Iterator[int]:
-    """Trains the network in place. Yields the number of each finished epoch, from 1.
+    """Trains the network in place. Yields the number of each finished epoch, from 1; the last may be a part of one.
 
     After inheritance, the rules decide on warm-up and frozen weights. The order and the augmentation of images depend
     only on ``run.seed``. The last images of an epoch that do not fill a batch are left out. The training resumes from
     an earlier attempt, and saves resume points except after the last epoch.
     """
+    n_batches = recipe.n_batches(len(images))
+    n_epochs = math.ceil(n_steps / n_batches)
     batch_size = min(recipe.batch_size, len(images))
-    n_batches = len(images) // batch_size
-    n_steps = n_epochs * n_batches
     shuffling = torch.Generator().manual_seed(run.seed)
     rounding = precision_of(recipe.precision, run.device)
     optimizer = start.optimizer
@@ -94,7 +99,7 @@ def fit(
         if start.report is not None:
             set_frozen(network, start.report, start.rules, epoch - 1)
         order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
-        for batch in order.view(n_batches, batch_size):
+        for batch in order.view(n_batches, batch_size)[: n_steps - (epoch - 1) * n_batches]:
             pixels, labels = images.pixels[batch], images.labels[batch]
             if recipe.augmentation is not None:
                 pixels = recipe.augmentation.apply(pixels, shuffling)
@@ -121,15 +126,27 @@ def one_cycle(step: int, n_steps: int) -> float:
 
 def score(network: nn.Module, images: Images, precision: str = "float32") -> float:
     """Returns the share of correctly classified images; NaN if an output is not finite."""
+    return evaluate(network, images, precision)["accuracy"]
+
+
+def evaluate(network: nn.Module, images: Images, precision: str = "float32") -> dict[str, float]:
+    """Returns the ``accuracy`` and the mean cross-entropy, ``loss``; both NaN if an output is not finite.
+
+    The images are taken in order, in batches of nearly equal size, at most 500. A network without running statistics
+    normalizes each batch by the batch's own.
+    """
     rounding = precision_of(precision, images.pixels.device.type)
     network.eval()
-    n_right = 0
+    n_right, total_loss = 0, 0.0
+    n_batches = math.ceil(len(images) / _SCORED_AT_ONCE)
     with torch.no_grad():
-        for start in range(0, len(images), 500):
-            batch = images[start : start + 500]
+        for pixels, labels in zip(
+            images.pixels.tensor_split(n_batches), images.labels.tensor_split(n_batches), strict=True
+        ):
             with rounding:
-                logits = network(batch.pixels)  # (500, 10)
+                logits = network(pixels).float()  # (at most 500, 10)
             if not logits.isfinite().all():
-                return math.nan
-            n_right += int((logits.argmax(1) == batch.labels).sum())
-    return n_right / len(images)
+                return {"accuracy": math.nan, "loss": math.nan}
+            n_right += int((logits.argmax(1) == labels).sum())
+            total_loss += functional.cross_entropy(logits, labels, reduction="sum").item()
+    return {"accuracy": n_right / len(images), "loss": total_loss / len(images)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -55,9 +54,9 @@ class ImageProblem(Problem):
     recipe: Recipe
     rules: Rules = Rules()
     """The rules of inheritance."""
-    pixel_mean: ClassVar[float]
-    pixel_std: ClassVar[float]
-    image_shape: ClassVar[tuple[int, int, int]]
+    pixel_mean: float
+    pixel_std: float
+    image_shape: tuple[int, int, int]
     """Channels, height and width."""
 
     @abstractmethod
@@ -127,26 +126,40 @@ class ImageProblem(Problem):
         network = self.build_for(run).to(run.device)
         start = self._start(run, network)
         n_epochs = run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
-        accuracy = score(network, validation, self.recipe.precision) if n_epochs == 0 else math.nan
-        for epoch in fit(network, train, self.recipe, n_epochs=n_epochs, run=run, start=start):
-            accuracy = score(network, validation, self.recipe.precision)
+        n_steps = n_epochs * self.recipe.n_batches(len(train))
+        return self._fitted(run, network, (train, validation), n_steps=n_steps, start=start)
+
+    def _fitted(
+        self, run: TrialRun, network: nn.Module, data: tuple[Images, Images], *, n_steps: int, start: Start
+    ) -> dict[str, float]:
+        """Trains the network, saves it, and returns its validation scores. Each epoch is reported."""
+        train, validation = data
+        scores = self._scores(network, validation) if n_steps == 0 else {}
+        for epoch in fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start):
+            scores = self._scores(network, validation)
             try:
-                run.report(epoch, accuracy=accuracy)
+                run.report(epoch, **scores)
             except TrialStopped:
                 self._save(run, network, start.optimizer)
                 raise
         self._save(run, network, start.optimizer)
-        return {"accuracy": accuracy}
+        return scores
+
+    def _scores(self, network: nn.Module, validation: Images) -> dict[str, float]:
+        return {"accuracy": score(network, validation, self.recipe.precision)}
 
     def _start(self, run: TrialRun, network: nn.Module) -> Start:
         """Lets the network inherit under SHARE_PARAMS. A resumed training has inherited already."""
-        optimizer, resumed = optimizer_of(network, run.point), run.resumed_from()
+        optimizer, resumed = self._optimizer(network, run.point), run.resumed_from()
         report = None if resumed is None else resumed.inheritance
         if resumed is None and Policy.SHARE_PARAMS in run.policies:
             report = run.inherit(network, rules=self.rules)
             if self.rules.optimizer == "inherit":
                 run.inherit_optimizer(optimizer, network)
         return Start(optimizer=optimizer, rules=self.rules, report=report)
+
+    def _optimizer(self, network: nn.Module, point: Point) -> torch.optim.Optimizer:
+        return optimizer_of(network, point)
 
     def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Saves the weights, with the optimizer state if children inherit it."""

@@ -89,7 +89,7 @@ FEW_MODELS = {
 }
 
 DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}
-TRAINED = (*DATA_FILES, "digits", "rafiki")
+TRAINED = (*DATA_FILES, "cells", "digits", "rafiki")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in TRAINED else name for name in PROBLEMS]
 
 

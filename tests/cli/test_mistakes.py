@@ -72,8 +72,8 @@ MISTAKES = {
         (*NO_TUNER, "+tuner=pbt", "tuner.perturbed=[widht]"),
         "perturbed: the space has no decision 'widht'. Choose from width, step, or null for all",
     ),
-    "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose cifar10, digits, fashion_mnist"),
-    "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of cifar10, digits, fashion_mnist"),
+    "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose cells, cifar10, digits"),
+    "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of cells, cifar10, digits"),
     "problem_not_importable": (("+tuner=random", "device=cpu", "problem._target_=nope.Nope"), "no module nope"),
     "problem_not_in_its_module": (
         ("+tuner=random", "device=cpu", "problem._target_=timed_problem.Nope"),

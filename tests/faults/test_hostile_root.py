@@ -58,6 +58,7 @@ COLUMNS = "names of columns, which are looked up in a table"
 COLUMN_NAMES = dict.fromkeys(("metrics", "parameters", "letters", "known", "tests", "seconds"), COLUMNS)
 OWN_TEXT: dict[str, dict[str, str]] = {
     "BatchTuner": {"points": POINTS},
+    "CellsProblem": {"table_column": COLUMNS},
     "Cifar10Problem": {"rules": "checked by name"},
     "DigitsProblem": {"rules": "checked by name"},
     "FashionMnistProblem": {"rules": "checked by name"},

@@ -1,12 +1,22 @@
-"""Value of cheap scores of networks, on published tables.
+"""Value of cheap scores of networks.
 
-    $ python benchmarks/oneshot.py screening --data DIR               # 500 searches for each row; prints the table
-    $ python benchmarks/oneshot.py screening --data DIR --inner evolution --candidates 1,8 --seeds 100
+    $ python benchmarks/oneshot.py screening                 # 500 searches for each row; prints the table
+    $ python benchmarks/oneshot.py screening --inner evolution --candidates 1,8 --seeds 100
+    $ python benchmarks/oneshot.py ranking --seeds 5         # shared weights of both reductions, 200 cells
+    $ python benchmarks/oneshot.py inherited --seeds 5       # own steps, inherited and from scratch; 100 cells
+    $ python benchmarks/oneshot.py subnet_cost
+
+``--data`` is the folder of the tables and of the CIFAR-10 subset; by default HEIRLOOM_DATA, or ../shared/data.
 
 ``screening``: searches of NAS-Bench-201 with ``+tuner=screened``, by the protocol of search_quality.py. One simulated
 worker has 12,000 s, and the best is chosen by validation accuracy after 12 epochs. A cell is the mean test accuracy
 after 200 epochs of the best trial so far. It has the standard deviation over searches, and half of the mean's 95 %
 interval in brackets. The paired difference to one candidate follows.
+
+``ranking``, ``inherited``: ``problem=cells`` with images of 16x16 trains a supernet of eight epochs for each seed. The
+truth is the table's test accuracy after 200 epochs. Scores use 500 validation images. "Best of 10" is the mean truth of
+the best by score of 10 cells at random, "first ten" that of the ten first. Intervals are those of a paired bootstrap
+over cells and seeds. Seconds are processor time of one thread. A run that is interrupted continues.
 """
 
 from __future__ import annotations
@@ -14,10 +24,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+import cell_ranking
 from search_quality import TUNERS, cell, problem, search
 
 from nas.core.spec import Spec
@@ -61,26 +72,73 @@ def lines(inner: str, found: Found, candidates: Sequence[int]) -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
 
 
-def main() -> None:
-    """Runs the searches and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figure", choices=["screening"])
-    parser.add_argument("--data", required=True, help="the folder of the tables")
-    parser.add_argument("--inner", default="random", choices=[name for name in TUNERS if name != "metis"])
-    parser.add_argument("--candidates", default="1,2,4,8,32")
-    parser.add_argument("--seeds", type=int, default=500)
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
+def print_screening(given: argparse.Namespace) -> None:
+    """Runs the searches of ``screening`` and prints the table."""
     candidates = [int(text) for text in given.candidates.split(",")]
     found: Found = {}
     began_s = time.perf_counter()
+    n_seeds = given.seeds or 500
     with ProcessPoolExecutor(given.processes) as pool:
         for n in candidates:
             one = partial(accuracies, inner=given.inner, n_candidates=n, data=given.data)
-            for seconds, column in zip(SECONDS, zip(*pool.map(one, range(given.seeds)), strict=True), strict=True):
+            for seconds, column in zip(SECONDS, zip(*pool.map(one, range(n_seeds)), strict=True), strict=True):
                 found[n, seconds] = list(column)
     print("\n".join(lines(given.inner, found, candidates)))
-    print(f"{given.seeds} searches for each row, {time.perf_counter() - began_s:.0f} s")
+    print(f"{n_seeds} searches for each row, {time.perf_counter() - began_s:.0f} s")
+
+
+def print_cells(given: argparse.Namespace) -> None:
+    """Runs the searches of ``ranking`` or ``inherited`` and prints the table."""
+    is_whole = given.figure == "inherited"
+    cells = cell_ranking.drawn_cells(given.cells, given.draw)
+    shared = {"data": given.data, "root": given.root, "cells": cells, "n_trained": given.cells // 2}
+    tasks = [
+        cell_ranking.Task(reduction=reduction, seed=seed, is_whole=is_whole, scale=given.scale, **shared)
+        for seed in range(given.seeds or 5)
+        for reduction in (("pool",) if is_whole else ("pool", "residual"))
+    ]
+    with ProcessPoolExecutor(given.processes) as pool:
+        found = dict(zip(tasks, pool.map(cell_ranking.found, tasks), strict=True))
+    by_reduction = {
+        name: [own for task, own in found.items() if task.reduction == name] for name in ("pool", "residual")
+    }
+    if is_whole:
+        truth = cell_ranking.Truth(given.data, cells[: given.cells // 2])
+        print("\n".join(cell_ranking.inherited(by_reduction["pool"], truth)))
+    else:
+        print("\n".join(cell_ranking.ranking(by_reduction, cell_ranking.Truth(given.data, cells))))
+
+
+def print_subnet_cost(given: argparse.Namespace) -> None:
+    """Measures and prints ``subnet_cost``."""
+    print("\n".join(cell_ranking.subnet_cost(given.data, given.cells)))
+
+
+FIGURES: Mapping[str, Callable[[argparse.Namespace], None]] = {
+    "screening": print_screening,
+    "ranking": print_cells,
+    "inherited": print_cells,
+    "subnet_cost": print_subnet_cost,
+}
+
+
+def main() -> None:
+    """Runs what a figure needs and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figure", choices=[*FIGURES])
+    parser.add_argument("--data", default=os.environ.get("HEIRLOOM_DATA", "../shared/data"))
+    parser.add_argument("--seeds", type=int, help="by default 500 for screening, else 5")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    screening = parser.add_argument_group("screening")
+    screening.add_argument("--inner", default="random", choices=[name for name in TUNERS if name != "metis"])
+    screening.add_argument("--candidates", default="1,2,4,8,32")
+    cells = parser.add_argument_group("ranking, inherited, subnet_cost")
+    cells.add_argument("--cells", type=int, default=200, help="number of cells; inherited takes the first half")
+    cells.add_argument("--draw", type=int, default=24, help="seed of the cells")
+    cells.add_argument("--root", default="heirloom", help="root of the searches")
+    cells.add_argument("--scale", type=float, default=1.0, help="factor on the steps of a supernet")
+    given = parser.parse_args()
+    FIGURES[given.figure](given)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Ranks of NAS-Bench-201 cells by shared weights and by short training; oneshot.py runs it.
 
-The searches are those of a user: ``problem=cells`` with the CIFAR-10 subset, and a tuner that proposes supernet epochs
-and then listed cells. They stay in a root, so that a long run can be resumed, and their trials hold all figures.
+The searches are those of a user. ``problem=cells`` trains on the CIFAR-10 subset, and a tuner proposes supernet epochs
+and then listed cells. Searches stay in a root, so that a long run can be resumed, and their trials hold all figures.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class Truth:
 
 
 ALL_CONVOLUTIONS, OPTIMUM = 93.76, 94.37
-"""Test accuracy of the cell of six 3x3 convolutions, which needs no search, and of the best cell."""
+"""Test accuracy of the cell of six 3x3 convolutions, and of the best cell."""
 HEADER = "| score | seeds | CPU s before | CPU s a cell | tau | better half | best of 10 | first ten |"
 
 

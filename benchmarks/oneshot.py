@@ -14,9 +14,9 @@ after 200 epochs of the best trial so far. It has the standard deviation over se
 interval in brackets. The paired difference to one candidate follows.
 
 ``ranking``, ``inherited``: ``problem=cells`` with images of 16x16 trains a supernet of eight epochs for each seed. The
-truth is the table's test accuracy after 200 epochs. Scores use 500 validation images. "Best of 10" is the mean truth of
-the best by score of 10 cells at random, "first ten" that of the ten first. Intervals are those of a paired bootstrap
-over cells and seeds. Seconds are processor time of one thread. A run that is interrupted continues.
+truth is the table's test accuracy after 200 epochs. Scores use 500 validation images. The column of 10 has the mean
+truth of the best by score of 10 random cells. The column of the first ten has their mean truth. Intervals are those of
+a paired bootstrap over cells and seeds. Seconds are processor time of one thread. A run that is interrupted continues.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class PairedProblem(Problem):
         hook = register_optimizer_step_post_hook(scorer.step)
         try:
             start = Start(optimizer=optimizer_of(network, run.point))
-            for _ in fit(network, train, recipe, n_epochs=recipe.n_epochs, run=run, start=start):
+            for _ in fit(network, train, recipe, n_steps=recipe.n_epochs * n_batches, run=run, start=start):
                 pass
         finally:
             hook.remove()

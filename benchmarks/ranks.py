@@ -70,7 +70,10 @@ def ranks_of(scores: Scores) -> Scores:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference of two taus, with the 95 % interval of a paired bootstrap over cells and seeds."""
+    """A difference of two taus with its 95 % interval.
+
+    The interval is that of a paired bootstrap over cells and seeds.
+    """
 
     value: float
     low: float
@@ -81,9 +84,10 @@ class Difference:
 
     @classmethod
     def of(cls, one: Sequence[Scores], other: Sequence[Scores], truth: Scores, *, n_draws: int = 1_000) -> Difference:
-        """Returns the difference of the mean taus of two lists of scores, which have an array for each seed.
+        """Returns the difference of the mean taus of two lists of scores.
 
-        A score without seeds is a list of one array. Lists of the same length have the same seeds.
+        There is an array for each seed. A score without seeds is a list of one array. Lists of the same length have the
+        same seeds.
         """
         rng = np.random.default_rng(1)
         n_seeds = max(len(one), len(other))

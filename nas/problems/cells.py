@@ -23,8 +23,8 @@ from nas.core.policy import Policy
 from nas.core.validation import check_int, short_repr
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
+from nas.problems.cell_data import checked_side, data_set, shrunk, source_of
 from nas.problems.images.cell_costs import EDGES, CellCosts
-from nas.problems.images.cell_data import checked_side, data_set, shrunk, source_of
 from nas.problems.images.cell_net import OWN, SHARED, CellNet, Skeleton, initialized
 from nas.problems.images.fit import evaluate, optimizer_of
 from nas.problems.images.image_problem import ImageProblem
@@ -77,7 +77,7 @@ class CellsProblem(ImageProblem):
         n_epochs: The epochs of a full training; None: 30 for digits, 12 for Fashion-MNIST, 24 for CIFAR-10.
         learning_rate: The peak of the learning rate, of supernets and single networks.
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
-        objectives: ``accuracy`` and any of ``loss``, ``parameters``, ``flops``, ``latency_s``; the first ranks. None:
+        objectives: ``accuracy`` and any of ``loss``, static metrics, ``latency_s`` and proxies; the first ranks. None:
             accuracy alone. The cross-entropy on validation images, ``loss``, is returned in any case.
         table: NAS-Bench-201 as a parquet or csv file. Only ``test`` reads it, so no search sees it.
         table_column: The column of the test accuracy in the table.
@@ -147,7 +147,7 @@ class CellsProblem(ImageProblem):
         return shrunk(self._source.load_test(), self._side)
 
     def build(self, point: Point, n_halves: int = 2) -> nn.Module:
-        """Returns the network of a cell as it is trained in full; of a supernet epoch: the supernet.
+        """Returns the full-size network of a cell, or the supernet of an epoch.
 
         Args:
             point: A point of the space.
@@ -187,7 +187,7 @@ class CellsProblem(ImageProblem):
         )
 
     def static_metrics(self, point: Point) -> Mapping[str, float]:
-        """Returns ``parameters`` and ``flops``; edges that no path uses have none."""
+        """Returns ``parameters``, ``flops`` and ``live_flops``; edges that no path uses have none."""
         if epoch_of(point) is not None:
             return dict(super().static_metrics(point))
         return self._costs.of(point)
@@ -201,7 +201,7 @@ class CellsProblem(ImageProblem):
         return super().measure(point, device) if any(metric.name == LATENCY for metric in self.metrics) else {}
 
     def train(self, run: TrialRun) -> dict[str, float]:
-        """Trains a supernet epoch, or the network of a cell under its policies, and returns its validation scores."""
+        """Trains a supernet epoch, or the network of a cell. Returns validation scores."""
         train, validation = (images.to(run.device) for images in self.data)
         validation = run.subset(validation, quick=self.recipe.n_validation_quick)
         network = self.build_for(run).to(run.device)
@@ -215,7 +215,7 @@ class CellsProblem(ImageProblem):
     def _train_epoch(
         self, run: TrialRun, network: nn.Module, data: tuple[Images, Images], epoch: int
     ) -> dict[str, float]:
-        """Trains the supernet for an epoch, saves it with its optimizer, and returns the scores of the panel."""
+        """Trains and saves the supernet and its optimizer. Returns the scores of the panel."""
         train, validation = data
         optimizer, resumed = self._optimizer(network, run.point), run.resumed_from()
         n_done = 0

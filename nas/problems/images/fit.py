@@ -41,7 +41,7 @@ class Recipe:
     """``float32``, ``bfloat16`` (by torch's autocast) or ``auto`` (`nas.training.precision`)."""
 
     def n_batches(self, n_images: int) -> int:
-        """Returns the steps of an epoch: the number of full batches, or 1 for fewer images than a batch has."""
+        """Returns the steps of an epoch: the number of full batches, at least 1."""
         return max(1, n_images // self.batch_size)
 
 
@@ -79,11 +79,11 @@ class Start:
 def fit(
     network: nn.Module, images: Images, recipe: Recipe, *, n_steps: int, run: TrialRun, start: Start
 ) -> Iterator[int]:
-    """Trains the network in place. Yields the number of each finished epoch, from 1; the last may be a part of one.
+    """Trains the network in place. Yields the number of each finished epoch, from 1.
 
-    After inheritance, the rules decide on warm-up and frozen weights. The order and the augmentation of images depend
-    only on ``run.seed``. The last images of an epoch that do not fill a batch are left out. The training resumes from
-    an earlier attempt, and saves resume points except after the last epoch.
+    The last one may be a part of an epoch. After inheritance, the rules decide on warm-up and frozen weights. The order
+    and the augmentation of images depend only on ``run.seed``. The last images of an epoch that do not fill a batch are
+    left out. The training resumes from an earlier attempt, and saves resume points except after the last epoch.
     """
     n_batches = recipe.n_batches(len(images))
     n_epochs = math.ceil(n_steps / n_batches)

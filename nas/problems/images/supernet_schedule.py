@@ -52,7 +52,7 @@ class SupernetSchedule:
     def batches(
         self, images: Images, recipe: Recipe, optimizer: torch.optim.Optimizer, *, epoch: int, seed: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields pixels and labels for each step of an epoch, and sets the optimizer's rate before each.
+        """Yields pixels and labels for each step, and sets the optimizer's rate before it.
 
         Images are taken in random orders, each image once an order, as far as they fill batches.
 

@@ -131,9 +131,10 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
 def test_tuner_under_a_constraint(name: str) -> None:
     """With any tuner, no trial exceeds the limit, and the search has its number of trials."""
     proxies = {"proxies": ["size"]} if name == "screened" else {}
-    tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}), **proxies)
-    problem, limit = (SupernetProblem, 2) if name in ONE_SHOT else (SizeProblem, 8)
-    search = Search(problem=Spec.of(problem), tuner=tuner, constraints={"size": limit})
+    epochs = {"n_epochs": 20} if "n_epochs" in TUNERS[name] else {}
+    tuner = spec(TUNERS[name], **FEW_MODELS.get(name, {}), **proxies, **epochs)
+    problem, limit = (Spec.of(SizeProblem), 8) if name not in ONE_SHOT else (Spec.of(SupernetProblem, suggests=2), 2)
+    search = Search(problem=problem, tuner=tuner, constraints={"size": limit})
     found = run_search(search, root=f"memory://constraint-{name}", budget=Budget(trials=24))
 
     searched = [trial for trial in found.lineage if trial.stage == "search"]
@@ -152,6 +153,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("reinforce", {"donor": "best"}),
     ("reinforce", {"donor": "best_donor"}),
     ("screened", {"inner": TUNERS["evolution"], "proxies": ["flops", "parameters"]}),
+    ("darts", {"n_epochs": 3, "order": 2, "max_skips": None, "max_nones": 0}),
     ("supernet", {"inner": TUNERS["evolution"], "warm_up_epochs": 1, "subnets_per_epoch": 2}),
     ("supernet", {"inner": TUNERS["reinforce"], "warm_up_epochs": 1, "subnets_per_epoch": 3, "n_rescored": 0}),
 ]

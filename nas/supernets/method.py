@@ -33,7 +33,7 @@ class Method:
     """
 
     method: str
-    n_epochs: int = 8
+    n_epochs: int = 6
     order: int = 1
     alpha_rate: float = 0.01
     alpha_decay: float = 1e-3

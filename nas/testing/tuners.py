@@ -18,6 +18,7 @@ from nas.core.point import is_json, point_key
 from nas.core.policy import Policy, Stage
 from nas.core.reference import Reference
 from nas.core.spec import Spec
+from nas.core.supernet import is_epoch
 from nas.core.trial import Donor, Proposal, Reason, Trial
 from nas.executors.events import Action, Event, Finished, StopKind, StopRequested, TrialLost
 from nas.search.controller import ControllerSettings, SearchController
@@ -92,10 +93,13 @@ class _RecordingTuner(Tuner):
 
 
 class _SimulatedExecutor:
-    """Simulates trials; their order, scores and failures depend only on numbers and points."""
+    """Simulates trials; their order, scores, suggestions and failures depend only on numbers and points."""
 
-    def __init__(self, records: Records, slots: int, metrics: Sequence[Metric], stop_after: int | None) -> None:
+    def __init__(
+        self, records: Records, space: Space, slots: int, metrics: Sequence[Metric], stop_after: int | None
+    ) -> None:
         self.slots = slots
+        self._space = space
         self.donors: dict[int, list[Donor]] = {}
         self._records = records
         self._metrics = metrics
@@ -136,6 +140,8 @@ class _SimulatedExecutor:
             return Finished(self._records.commit(result.fail(Reason.EXCEPTION, "made to fail by the check")))
         scores = {metric.name: share(metric.name, point_key(trial.point)) for metric in self._metrics}
         result = result.complete(scores)
+        if is_epoch(trial):
+            result = replace(result, suggested=(self._space.sample(random.Random(trial.number)),))
         if trial.number % 11 == 6:
             result = result.stop(Reason.STOPPER, [(1, {"another": 0.5})])
         if trial.number % 7 != 2:  # the others have no weights
@@ -191,7 +197,7 @@ def _simulate_search(
     recording = _RecordingTuner(_build(tuner, space, metrics))
     trials, starts = records.load()
     settings = ControllerSettings(budget=Budget(trials=n_trials), max_failures=n_trials + 1)
-    executor = _SimulatedExecutor(records, slots, metrics, stop_after)
+    executor = _SimulatedExecutor(records, space, slots, metrics, stop_after)
     collector_settings = CollectorSettings(
         metrics=metrics, finalists=lambda trials: (), other_searches=lambda: (), uses_ancestors=True, slots=slots
     )

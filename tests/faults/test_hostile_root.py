@@ -32,6 +32,7 @@ from nas.problems.images.graph_recipes import image_graphs
 from nas.problems.tabular import TabularProblem
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.spaces.space import Space
+from nas.spaces.supernet import SupernetSpace
 from nas.stoppers.base import Stopper
 from nas.storage.backends.local import LocalBlobStore
 from nas.storage.blobs import BlobStore
@@ -41,6 +42,7 @@ from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.problem import Problem
 from nas.tuners.base import Tuner
+from nas.tuners.supernet import SupernetTuner
 from tests.support.sample_searches import trial, write_search
 
 CANARY = "hostile-canary"
@@ -187,7 +189,8 @@ def build(class_: type, recorded: dict[str, Any], named: dict[str, Any], *, trus
     group = next(kind.__name__.lower() for kind in (Problem, Tuner, Stopper) if issubclass(class_, kind))
     stored = {"target": f"{class_.__module__}.{class_.__qualname__}", "arguments": recorded}
     spec = trusted_spec(group, stored, Invocation({"trust": trust, group: named}))
-    space, metrics = ParameterSpace({"x": Int(1, 9)}), (Metric("accuracy"),)
+    metrics, subnets = (Metric("accuracy"),), ParameterSpace({"x": Int(1, 9)})
+    space = SupernetSpace(subnets) if issubclass(class_, SupernetTuner) else subnets
     if group == "problem":
         problem = spec.build()
         return problem.space.to_json(), problem.abilities, problem.metrics

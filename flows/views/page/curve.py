@@ -96,6 +96,8 @@ class _Curve:
         limit = quarter - math.copysign(_REACH * span, best - worst)
         if best != worst:
             worst = next(value for value in values if not self.metric.is_better(limit, value))
+        if self.shared:  # the scores that count are on the axis, however far from those of shared weights
+            worst = min([worst, *(v for t, v in self.scored if t.number not in self.shared)], key=self.metric.rank)
         pad = (abs(best - worst) or span) * 0.05
         return max(-GREATEST, min(best, worst) - pad), min(GREATEST, max(best, worst) + pad)
 

@@ -351,6 +351,17 @@ def test_shared_scores_on_the_curve() -> None:
     assert legend[0].text == "best so far, stage search"
 
 
+def test_trained_scores_are_on_the_axis() -> None:
+    """A final stays on the axis, also if most scores are shared ones far from its own; a far shared score does not."""
+    trials = one_shot(6, 5, n_finals=0)
+    trials = [replace(t, metrics={"accuracy": t.metrics["accuracy"] - (9 if t.number == 3 else 0)}) for t in trials]
+    trials.append(trial(len(trials), score=-2.0, stage="final"))
+    curve = ET.fromstring(best_curve(Lineage.of(trials), ACCURACY)[0])
+
+    assert [mark.get("data-n") for mark in having(curve, "beyond")] == ["3"]
+    assert [mark.get("data-n") for mark in having(curve, "final") if mark.get("data-n")] == [str(len(trials) - 1)]
+
+
 def test_charts_of_epochs() -> None:
     """Each metric that supernet epochs report has a chart over the epochs, the search's own first; others have none."""
     trials = one_shot(5, 3)

@@ -31,6 +31,7 @@ POINTS: Sequence[Point] = (
     {"width": 32, "depth": 3, "kernel": 5},
 )
 """The sizes, the largest last."""
+N_EPOCHS = 30
 BATCH_SIZE = 64
 RATE = 0.1
 
@@ -99,7 +100,7 @@ def train(network: nn.Module, paths: PathSampler, n_epochs: int, seed: int, *, d
     return time.process_time() - began_s
 
 
-def measure(seed: int, n_epochs: int) -> dict[str, Any]:
+def measure(seed: int, n_epochs: int = N_EPOCHS) -> dict[str, Any]:
     """Returns accuracies in percent and seconds of one seed.
 
     They are those of shared weights, and of each size alone, in the order of ``POINTS``.

@@ -161,6 +161,10 @@ class SupernetTuner(Tuner):
         groups = comparable(lineage.ranked(self.metrics[0]), supernet_epochs(lineage))
         return [trial for group in groups for trial in group]
 
+    def stop_reason(self, lineage: Lineage) -> str:
+        """Returns the inner tuner's reason."""
+        return self.inner.stop_reason(lineage.only(is_no_epoch))
+
     def _is_due(self, shared: SharedWeights) -> bool:
         is_open = shared.n_epochs < self.warm_up_epochs or len(shared.subnets) >= self.subnets_per_epoch
         return shared.n_epochs < self.n_epochs and is_open

@@ -72,6 +72,10 @@ MISTAKES = {
         (*NO_TUNER, "+tuner=pbt", "tuner.perturbed=[widht]"),
         "perturbed: the space has no decision 'widht'. Choose from width, step, or null for all",
     ),
+    "one_shot_tuner_without_a_supernet": (
+        (*NO_TUNER, "+tuner=spos"),
+        r"problem.space: must be the space of a supernet .* for a one-shot tuner. Choose problem=cells",
+    ),
     "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose cells, cifar10, digits"),
     "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of cells, cifar10, digits"),
     "problem_not_importable": (("+tuner=random", "device=cpu", "problem._target_=nope.Nope"), "no module nope"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
@@ -30,6 +31,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.supernet import SupernetTuner
+from tests.support.record_files import read_record, write_record
 from tests.support.supernet_problem import SupernetProblem
 
 METRICS = (Metric("accuracy"),)
@@ -259,12 +261,11 @@ def test_initial_points_are_refused() -> None:
         SupernetTuner(SPACE, METRICS).propose_given({"x": 1}, Lineage.of([]), 0)
 
 
-def searched(n_trials: int = 12, *, retention: Retention | None = None, **changes: Any) -> Summary:
+def searched(n_trials: int = 12, *, root: str = "", retention: Retention | None = None, **problem: Any) -> Summary:
     arguments = {"inner": EVOLUTION, "n_epochs": 3, "warm_up_epochs": 2, "subnets_per_epoch": 4, "n_rescored": 1}
-    problem = Spec.of(SupernetProblem, **changes.pop("problem", {}))
-    search = Search(problem=problem, tuner=Spec.of(SupernetTuner, **arguments), **changes)
-    root = f"memory://supernet-{uuid4().hex}"
-    return run_search(search, root=root, budget=Budget(trials=n_trials), retention=retention)
+    search = Search(problem=Spec.of(SupernetProblem, **problem), tuner=Spec.of(SupernetTuner, **arguments))
+    root = root or f"memory://supernet-{uuid4().hex}"
+    return run_search(search, root=root, name="mine", budget=Budget(trials=n_trials), retention=retention)
 
 
 def test_subnets_are_scored_with_their_epochs_weights() -> None:
@@ -298,6 +299,34 @@ def test_garbage_collection_frees_old_epochs() -> None:
     assert all(
         trials[number].donor == 6 for number in kept if trials[number].stage == "search" and number not in (1, 6)
     )
+
+
+def test_search_survives_lost_shared_weights(tmp_path: Path) -> None:
+    """If an epoch's file is deleted, one subnet fails, and the others have the weights of the epoch before."""
+    searched(3, root=str(tmp_path))
+    for pack in (tmp_path / "mine" / "packs").glob("000001-*"):
+        pack.unlink()
+    trials = [trial for trial in searched(8, root=str(tmp_path)).lineage if trial.stage == "search"]
+    _, _, _, failed, again, *later = sorted(trials, key=lambda trial: trial.number)
+
+    assert (failed.state, failed.reason, failed.proposal.donors) == (State.FAILED, Reason.PARENT, (1,))
+    assert (again.point, again.donor) == ({"supernet_epoch": 1}, 0)
+    assert len(later) == 3
+    for trial in later:
+        assert trial.donor == again.number
+        assert trial.metrics["weights"] == again.metrics["weights"]
+
+
+def test_recorded_suggestion_is_checked(tmp_path: Path) -> None:
+    """Points that an epoch suggests are scored first; a record that suggests another is refused with its path."""
+    found = searched(4, root=str(tmp_path), suggests=1)
+    trials = sorted(found.lineage, key=lambda trial: trial.number)
+    assert [trial.point for trial in trials[2:4]] == [trials[1].suggested[0], trials[3].point]
+    record = tmp_path / "mine" / "trials" / "000001.result.json"
+    write_record(record, {**read_record(record), "suggested": [{"layer_0": "huge"}]})
+
+    with pytest.raises(CorruptError, match=r"000001.result.json can.t be read: it suggests"):
+        searched(5, root=str(tmp_path), suggests=1)
 
 
 class LargeProblem(SupernetProblem):

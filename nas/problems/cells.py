@@ -24,6 +24,7 @@ from nas.core.validation import check_int, short_repr
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
 from nas.problems.cell_data import checked_side, data_set, shrunk, source_of
+from nas.problems.images.alpha_epoch import AlphaEpoch, train_alphas
 from nas.problems.images.cell_costs import EDGES, CellCosts
 from nas.problems.images.cell_net import OWN, SHARED, CellNet, Skeleton, initialized
 from nas.problems.images.fit import evaluate, optimizer_of
@@ -33,6 +34,7 @@ from nas.problems.images.supernet_schedule import SupernetSchedule
 from nas.problems.nasbench201 import NasBench201Problem
 from nas.spaces.supernet import SupernetSpace, epoch_of
 from nas.storage.remote_file import check_file
+from nas.supernets.method import Method
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.operations import Operations
 from nas.supernets.paths import ListedPaths, PathSampler, UniformPaths
@@ -55,7 +57,8 @@ class CellsProblem(ImageProblem):
     """The skeleton of NAS-Bench-201 on small images (`nas.problems.images.cell_net`).
 
     Points are those of ``problem=nasbench201``. A supernet epoch continues the network and the optimizer of the epoch
-    before. It publishes both, and its score is the mean over a fixed panel of 16 connected cells.
+    before. It publishes both, and its score is the mean over a fixed panel of 16 connected cells. If its ``derivation``
+    is a method of differentiable search, it trains alphas too and suggests a cell.
 
     A network that is trained in full has affine norms with running statistics. With SKIP_TRAIN, EARLY_STOP or a
     fidelity it has the norms of the supernet, which use the statistics of each batch. A fidelity is a share of the
@@ -217,6 +220,12 @@ class CellsProblem(ImageProblem):
     ) -> dict[str, float]:
         """Trains and saves the supernet and its optimizer. Returns the scores of the panel."""
         train, validation = data
+        if (method := Method.of(run.derivation)) is not None:
+            settings = AlphaEpoch(
+                method=method, number=epoch, schedule=self._schedule, recipe=self.recipe, rules=self.rules
+            )
+            found = train_alphas(run, network, self._optimizer(network, run.point), train, settings)
+            return {**self._panel_scores(network, validation), **found}
         optimizer, resumed = self._optimizer(network, run.point), run.resumed_from()
         n_done = 0
         if resumed is not None:

@@ -54,13 +54,26 @@ class SupernetSchedule:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields pixels and labels for each step, and sets the optimizer's rate before it.
 
-        Images are taken in random orders, each image once an order, as far as they fill batches.
-
         Args:
             images: The training images.
             recipe: The batch size and the augmentation.
             optimizer: The optimizer of the supernet.
             epoch: The number of the epoch.
+            seed: The seed of ``draw``.
+        """
+        for step, batch in enumerate(self.draw(images, recipe, seed=seed)):
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate(epoch, step)
+            yield batch
+
+    def draw(self, images: Images, recipe: Recipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields pixels and labels for each step of an epoch.
+
+        Images are taken in random orders, each image once an order, as far as they fill batches.
+
+        Args:
+            images: The training images.
+            recipe: The batch size and the augmentation.
             seed: The seed of the orders and of the augmentation.
         """
         shuffling = torch.Generator().manual_seed(seed)
@@ -73,6 +86,4 @@ class SupernetSchedule:
             pixels = batch.pixels
             if recipe.augmentation is not None:
                 pixels = recipe.augmentation.apply(pixels, shuffling)
-            for group in optimizer.param_groups:
-                group["lr"] = self.rate(epoch, step)
             yield pixels, batch.labels

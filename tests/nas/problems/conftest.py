@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -31,9 +31,14 @@ class Trained:
     run: TrialRun
     again: TrialRun
     """A run of the finished trial, for test and export."""
-    accuracy: float
+    metrics: Mapping[str, float]
     weights: dict[str, Tensor]
     donor: DonorWeights
+
+    @property
+    def accuracy(self) -> float:
+        """The score."""
+        return self.metrics["accuracy"]
 
     @property
     def accuracies(self) -> list[float]:
@@ -75,11 +80,12 @@ def make_run(files: BlobStore) -> Callable[..., TrialRun]:
         seed: int = 0,
         donors: Sequence[Trained] = (),
         fidelity: float | None = None,
+        derivation: object = None,
         channel: TrialChannel | None = None,
         attempt: int = 1,
         resume_every_s: float = EVERY_S,
     ) -> TrialRun:
-        proposal = Proposal(point=point, fidelity=fidelity)
+        proposal = Proposal(point=point, fidelity=fidelity, derivation=derivation)
         trial = Trial(number=1, index=1, proposal=proposal, policies=frozenset(policies), seed=seed, attempt=attempt)
         weights = [donor.donor for donor in donors]
         run = TrialRun(trial, files, donors=weights, channel=channel, resume_every_s=resume_every_s)
@@ -103,7 +109,7 @@ def train(files: BlobStore, make_run: Callable[..., TrialRun]) -> Train:
         return Trained(
             run=run,
             again=TrialRun(replace(trial, seed=run.seed), files),
-            accuracy=metrics["accuracy"],
+            metrics=metrics,
             weights=StoredWeights(files, checkpoint).read_all(),
             donor=DonorWeights(1, checkpoint),
         )

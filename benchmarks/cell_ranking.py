@@ -39,16 +39,18 @@ from nas.supernets.connectivity import is_connected
 from nas.supernets.module import subnet
 from nas.supernets.operations import NAS_BENCH_201
 from nas.training.problem import Ability
+from nas.training.proxies import ProxyScorer
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import STOP, Answer, Tuner
 
-EPOCH_STEPS = {"pool": 2_000, "residual": 1_310}
+EPOCH_STEPS = {"pool": 2_000, "residual": 1_400}
 """Steps of a supernet epoch; eight epochs then take as long with either reduction."""
 N_EPOCHS = 8
 BATCH = 64
 BATCHES = 65
 """Steps of an epoch of a network alone: five sixths of 5,000 images."""
 N_FULL_STEPS = 24 * BATCHES
+PROXIES = "naswot + live FLOPs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +181,7 @@ class Task:
         problem = Spec.of(
             TimedCells,
             data="cifar10",
-            data_file=str(Path(self.data) / "cifar10" / "cifar10_subset_5k_1k.npz"),
+            data_file=images(self.data),
             reduction=self.reduction,
             epoch_steps=self.epoch_steps,
             n_supernet_epochs=N_EPOCHS,
@@ -241,6 +243,11 @@ def found(task: Task) -> Found:
     return Found.of(task.run())
 
 
+def images(data: str) -> str:
+    """Returns the path of the CIFAR-10 subset."""
+    return str(Path(data) / "cifar10" / "cifar10_subset_5k_1k.npz")
+
+
 @cache
 def table(data: str) -> NasBench201Problem:
     """Returns the published table."""
@@ -275,11 +282,16 @@ class Truth:
     """
 
     def __init__(self, data: str, cells: Sequence[str]) -> None:
-        published = table(data)
+        published, problem = table(data), CellsProblem("cifar10", data_file=images(data))
+        naswot = ProxyScorer(problem, ["naswot"], seed=0, device="cpu")
         points = [point_of(cell) for cell in cells]
         self.test: Scores = np.array([published.value(point, "c10_test_200") for point in points])
+        flops: Scores = np.array([published.static_metrics(point)["live_flops_m"] for point in points])
+        signs: Scores = np.array([naswot.score(point)["naswot"] for point in points])
         self.baselines: dict[str, Scores] = {
-            "live FLOPs": np.array([published.static_metrics(point)["live_flops_m"] for point in points]),
+            "live FLOPs": flops,
+            "naswot": signs,
+            PROXIES: ranks_of(flops) + ranks_of(signs),
             "12 epochs of real training": np.array([published.value(point, "c10_valid_12") for point in points]),
         }
 
@@ -324,9 +336,10 @@ def rows_of(name: str, results: Sequence[Found], arm: str, *, kind: str = "loss"
     )
 
 
-def with_ranks(row: Row, other: Scores) -> Row:
-    """Returns the row of the summed ranks of a score and another."""
-    return replace(row, name=f"{row.name} + live FLOPs", scores=[ranks_of(one) + ranks_of(other) for one in row.scores])
+def with_proxies(row: Row, truth: Truth) -> Row:
+    """Returns the row of the summed ranks of a score and of the proxies."""
+    ranks = truth.baselines[PROXIES]
+    return replace(row, name=f"{row.name} + proxies", scores=[ranks_of(one) + ranks for one in row.scores])
 
 
 def lines(rows: Sequence[Row], truth: Truth) -> Iterator[str]:
@@ -351,14 +364,10 @@ def ranking(results: Mapping[str, Sequence[Found]], truth: Truth) -> Iterator[st
     """Yields the figure ``ranking``: bare shared weights by reduction."""
     bare = {name: rows_of(f"{name}, bare", found, "bare") for name, found in results.items()}
     by_accuracy = [rows_of(f"{name}, bare", found, "bare", kind="accuracy") for name, found in results.items()]
-    flops = truth.baselines["live FLOPs"]
-    yield from lines([*bare.values(), *by_accuracy, with_ranks(bare["pool"], flops)], truth)
-    alone = Row(name="live FLOPs", scores=[flops])
-    for one, other in (
-        (bare["pool"], bare["residual"]),
-        (bare["pool"], alone),
-        (with_ranks(bare["pool"], flops), alone),
-    ):
+    joined = with_proxies(bare["pool"], truth)
+    yield from lines([*bare.values(), *by_accuracy, joined], truth)
+    alone = [Row(name=name, scores=[truth.baselines[name]]) for name in ("live FLOPs", PROXIES)]
+    for one, other in ((bare["pool"], bare["residual"]), (bare["pool"], alone[0]), *((joined, own) for own in alone)):
         yield difference(one, other, truth)
 
 
@@ -366,7 +375,11 @@ def inherited(results: Sequence[Found], truth: Truth) -> Iterator[str]:
     """Yields the figure ``inherited``: training of a cell's own, on inherited weights and from scratch."""
     own = {name: rows_of(name, results, name) for name in ARMS}
     by_accuracy = [rows_of(name, results, name, kind="accuracy") for name in ARMS]
-    yield from lines([*own.values(), *by_accuracy], truth)
+    joined = [with_proxies(row, truth) for row in own.values()]
+    yield from lines([*own.values(), *by_accuracy, *joined], truth)
+    proxies = Row(name=PROXIES, scores=[truth.baselines[PROXIES]])
+    for row in joined:
+        yield difference(row, proxies, truth)
     pairs = [(f"inherited {k}", other) for k in (10, 75) for other in (f"scratch {k}", "bare")]
     for one, other in pairs:
         yield difference(own[one], own[other], truth)

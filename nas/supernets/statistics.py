@@ -1,7 +1,7 @@
 """Batch-norm statistics of networks with shared weights.
 
 Running statistics of a supernet are those of no path. Subnets are scored with the statistics of each batch, all of them
-on the same batches in the same order.
+on the same batches in the same order. A network that trains alone has its own.
 """
 
 from __future__ import annotations
@@ -57,28 +57,19 @@ def score(
     measures: Mapping[str, Measure] = MEASURES,
     precision: str = "float32",
 ) -> dict[str, float]:
-    """Returns mean measures over all examples, with the statistics of each batch.
+    """Returns mean measures over all examples, in evaluation mode.
 
-    They are NaN if an output is not finite.
+    Batch-norm uses its running statistics, or those of the batch if it has none. The measures are NaN if an output is
+    not finite.
 
     Args:
-        network: A subnet, or a supernet with a selection.
+        network: A network; a supernet needs a selection.
         batches: Inputs and targets; the same for all networks that are compared (``scoring_slices``).
         measures: Means over a batch, of outputs in float32 and targets; by default loss and accuracy of classes.
         precision: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`).
     """
-    sums: dict[str, float] = defaultdict(float)
-    n_examples = 0
-    with torch.no_grad(), batch_statistics(network):
-        for inputs, targets in batches:
-            with precision_of(precision, inputs.device.type):
-                outputs = network(inputs)
-            if not outputs.isfinite().all():
-                return dict.fromkeys(measures, math.nan)
-            for name, measure in measures.items():
-                sums[name] += len(inputs) * measure(outputs.float(), targets).item()
-            n_examples += len(inputs)
-    return {name: sums[name] / n_examples if n_examples else math.nan for name in measures}
+    with _evaluation(network):
+        return _means(network, batches, measures, precision)
 
 
 def panel_score(
@@ -89,40 +80,38 @@ def panel_score(
     measures: Mapping[str, Measure] = MEASURES,
     precision: str = "float32",
 ) -> dict[str, float]:
-    """Returns the mean score of several points, for example as that of a supernet.
+    """Returns the mean score of points with shared weights and the statistics of each batch.
 
     Args:
         network: A supernet; or a subnet, if there is one point only.
-        points: The points, the same for all supernets that are compared.
+        points: The points; for the score of a supernet, the same ones in each epoch.
         batches: As for ``score``.
         measures: As for ``score``.
         precision: As for ``score``.
     """
     found = []
-    for point in points:
-        select(network, point)
-        found.append(score(network, batches, measures=measures, precision=precision))
+    with batch_statistics(network):
+        for point in points:
+            select(network, point)
+            found.append(_means(network, batches, measures, precision))
     return {name: fmean(scores[name] for scores in found) for name in measures}
 
 
 @contextmanager
 def batch_statistics(network: nn.Module) -> Iterator[None]:
-    """Puts a network into evaluation mode, except that batch-norm uses the statistics of each batch.
+    """Evaluates with the statistics of each batch, and without gradients.
 
     Running statistics neither count nor change. Modes are restored at the end.
     """
-    modes = {module: module.training for module in network.modules()}
     tracking = {norm: norm.track_running_stats for norm in _norms(network)}
-    network.eval()
-    for norm in tracking:
-        norm.training, norm.track_running_stats = True, False
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for norm, tracks in tracking.items():
-            norm.track_running_stats = tracks
+    with _evaluation(network):
+        for norm in tracking:
+            norm.training, norm.track_running_stats = True, False
+        try:
+            yield
+        finally:
+            for norm, tracks in tracking.items():
+                norm.track_running_stats = tracks
 
 
 def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
@@ -130,22 +119,48 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
 
     Batch-norm without running statistics gets them. The network then scores and exports single examples.
     """
-    modes = {module: module.training for module in network.modules()}
     momenta = {norm: norm.momentum for norm in _norms(network)}
     device = next(network.parameters()).device
-    network.eval()
-    for norm in momenta:
-        _track(norm, device)
-        norm.training, norm.momentum = True, None  # the mean over all batches
     try:
-        with torch.no_grad():
+        with _evaluation(network):
+            for norm in momenta:
+                _track(norm, device)
+                norm.training, norm.momentum = True, None  # the mean over all batches
             for inputs in batches:
                 network(inputs)
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         for norm, momentum in momenta.items():
             norm.momentum = momentum
+
+
+def _means(
+    network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], measures: Mapping[str, Measure], precision: str
+) -> dict[str, float]:
+    """Returns mean measures over all examples; NaN if an output is not finite."""
+    sums: dict[str, float] = defaultdict(float)
+    n_examples = 0
+    for inputs, targets in batches:
+        with precision_of(precision, inputs.device.type):
+            outputs = network(inputs)
+        if not outputs.isfinite().all():
+            return dict.fromkeys(measures, math.nan)
+        for name, measure in measures.items():
+            sums[name] += len(inputs) * measure(outputs.float(), targets).item()
+        n_examples += len(inputs)
+    return {name: sums[name] / n_examples if n_examples else math.nan for name in measures}
+
+
+@contextmanager
+def _evaluation(network: nn.Module) -> Iterator[None]:
+    """Puts a network into evaluation mode, without gradients, and restores the modes of its modules."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _norms(network: nn.Module) -> list[_BatchNorm]:

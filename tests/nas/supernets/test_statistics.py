@@ -39,13 +39,9 @@ def test_a_subnet_scores_as_its_selection(operations: Operations) -> None:
     points = [space_of(network).sample(random.Random(seed)) for seed in range(3)]
     select(network, points[0])
     network(images())  # changes running statistics
-    alone = [score(subnet(network, point), batches(3)) for point in points]
-    found = []
-    for point in points:
-        select(network, point)
-        found.append(score(network, batches(3)))
+    alone = [panel_score(subnet(network, point), [point], batches(3)) for point in points]
 
-    assert found == alone
+    assert [panel_score(network, [point], batches(3)) for point in points] == alone
 
 
 def test_score_of_a_panel_is_the_mean_of_its_points() -> None:
@@ -57,13 +53,26 @@ def test_score_of_a_panel_is_the_mean_of_its_points() -> None:
     assert panel_score(network, points, batches(2)) == {name: fmean(one[name] for one in own) for name in own[0]}
 
 
+def test_running_statistics_count_in_the_score_of_one_network() -> None:
+    """A network of its own is scored with its running statistics, a subnet with those of the batch."""
+    network = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3))
+    inputs, targets = 5 + images(8), torch.arange(8) % 3
+    network(inputs)
+    scores = [score(network, [(inputs, targets)]), panel_score(network, [{}], [(inputs, targets)])]
+    losses = [nn.functional.cross_entropy(network.train(mode)(inputs), targets) for mode in (False, True)]
+
+    assert [found["loss"] for found in scores] == pytest.approx([loss.item() for loss in losses], abs=1e-6)
+    assert abs(losses[0] - losses[1]) > 0.001
+
+
 def test_scores_do_not_change_the_network() -> None:
     """Running statistics and modes are those before the score."""
     network = CellNetwork(TRACKING).train()
     network.first.eval()
-    select(network, space_of(network).sample(random.Random(0)))
+    point = space_of(network).sample(random.Random(0))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     modes = [module.training for module in network.modules()]
+    panel_score(network, [point], batches(2))
     score(network, batches(2))
 
     assert all(tensor.equal(before[name]) for name, tensor in network.state_dict().items())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
+from nas.core.supernet import is_epoch
 from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
@@ -228,14 +229,18 @@ class TrialRuntime:
         """Returns a warning if the problem's ``export`` returns something that can't be exported.
 
         It is called before the first trial trains, on a network without trained weights. If ``export`` needs those, it
-        raises, and ``check_export`` follows.
+        raises, and ``check_export`` follows. A supernet epoch is not checked, since it is never exported.
         """
         from nas.training.untrained_run import UntrainedRun
 
-        return self._check_export(UntrainedRun(trial, self.files)) if self.checks_export else None
+        if not self.checks_export or is_epoch(trial):
+            return None
+        return self._check_export(UntrainedRun(trial, self.files))
 
     def check_export(self, trial: Trial) -> str | None:
         """Returns a warning as ``check_untrained_export``, for the first trial with weights."""
+        if is_epoch(trial):
+            return None
         warning = self._check_export(TrialRun(trial, self.files))
         self.checks_export = False
         return warning

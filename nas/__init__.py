@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.spaces.parameters.space import Int as Int
     from nas.spaces.parameters.space import ParameterSpace as ParameterSpace
     from nas.spaces.space import Space as Space
+    from nas.spaces.supernet import SupernetSpace as SupernetSpace
+    from nas.spaces.supernet import epoch_of as epoch_of
     from nas.stoppers.base import Stopper as Stopper
     from nas.storage.maintenance.gc.retention import Retention as Retention
     from nas.storage.signature import Signature as Signature

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nas import Budget, Search, Spec, run_search
+from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
 
@@ -25,6 +25,7 @@ WINNER = ROOT / "examples" / "06_use_the_winner"
 RAFIKI = ROOT / "examples" / "05_rafiki_template"
 GROWING = ROOT / "examples" / "07_networks_that_grow"
 SMALL = ROOT / "examples" / "08_small_then_large"
+SUPERNET = ROOT / "examples" / "10_your_own_supernet"
 
 PREDICT = """
 import json, sys
@@ -154,6 +155,31 @@ def test_large_networks_start_from_small_ones(tmp_path: Path) -> None:
     lineage = Records(open_root(str(tmp_path / "here" / "heirloom" / "large"))).load()[0]
     assert lineage[0].inherited == 1.0
     assert str(lineage[0].donor).startswith("weights-")
+
+
+def test_a_supernet_takes_at_most_forty_lines() -> None:
+    """The example has at most 40 lines of code."""
+    assert sum(map(bool, (SUPERNET / "my_supernet.py").read_text().splitlines())) <= 40
+
+
+@pytest.mark.slow
+def test_a_supernet_finds_a_subnet(tmp_path: Path) -> None:
+    """Epochs improve shared weights, subnets inherit all of them, and finals train alone, with norms of their own."""
+    (told,) = told_by_commands(SUPERNET, tmp_path / "here")
+    lineage = Records(open_root(str(tmp_path / "here" / "heirloom" / "mine"))).load()[0]
+    trials = [trial for trial in lineage if trial.stage == "search"]
+    epochs = [trial for trial in trials if epoch_of(trial.point) is not None]
+    subnets = [trial for trial in trials if epoch_of(trial.point) is None]
+    finals = [trial for trial in lineage if trial.stage == "final"]
+
+    assert "export returned" not in told
+    assert len(epochs) in (5, 6, 7, 8)
+    assert len(subnets) == 40 - len(epochs)
+    assert all(trial.inherited == 1.0 for trial in [*epochs[1:], *subnets])
+    assert epochs[-1].metrics["accuracy"] > epochs[0].metrics["accuracy"]
+    assert max(trial.metrics["accuracy"] for trial in subnets) > 0.9
+    assert all(trial.inherited is None and trial.metrics["accuracy"] > 0.95 for trial in finals)
+    assert len(finals) == 2
 
 
 def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:

@@ -79,9 +79,10 @@ TUNERS, STOPPERS, PROBLEMS, STORAGES = (choices(group) for group in ("tuner", "s
 TABLES = {"nasbench201": "nasbench201_cifar10.parquet", "nasbench_macro": "nasbench_macro.parquet"}
 LONG = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ONE_SHOT = ("darts", "darts_pt", "drnas", "enas", "gdas", "rsps", "spos", "supernet")
-MODELS = ("auto", "gp", "metis", "network_morphism", "smac", "tpe")
+MODELS = ("auto", "enas", "gp", "metis", "network_morphism", "smac", "tpe")
 SLOW_TUNERS = [pytest.param(name, marks=LONG) if name in MODELS else name for name in TUNERS]
 FEW_MODELS = {
+    "enas": {"paths_per_epoch": 2},
     "gp": {"options": {"n_startup_trials": 16}},
     "metis": {"n_initial_points": 14, "n_candidates": 50},
     "network_morphism": {"n_initial_points": 14, "n_candidates": 16},

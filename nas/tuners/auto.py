@@ -8,6 +8,7 @@ from typing import Any
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
@@ -22,6 +23,7 @@ class AutoTuner(Tuner):
 
     The choice is logged and part of the identity:
 
+    * The space of a supernet: ``enas``.
     * A space of one point: ``grid``, with one trial.
     * Independent numbers and choices: ``gp``. With SHARE_PARAMS it takes the best trial's weights.
     * Groups of choices only, which are architectures: ``reinforce``. With SHARE_PARAMS it takes the weights of the
@@ -44,6 +46,10 @@ class AutoTuner(Tuner):
         arguments = "".join(f" {name}={value}" for name, value in chosen.arguments.items())
         logger.warning("tuner auto: %s%s, for this space", chosen.target, arguments)
 
+    def use_policies(self, policies: frozenset[Policy]) -> None:
+        """Passes the problem's policies to the chosen tuner."""
+        self._tuner.use_policies(policies)
+
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the chosen tuner's answer."""
         self._tuner.n_refused = self.n_refused
@@ -62,6 +68,8 @@ def chosen_tuner(space: Space) -> Spec:
     """Returns the tuner for a space; see ``AutoTuner``."""
     parameters: dict[str, Any] = space.to_json().get("parameters", {})
     kinds = {_kind(described) for described in parameters.values()} - {"constant"}
+    if "supernet" in space.to_json():
+        return Spec("nas.tuners.enas.EnasTuner")
     if space.n_points == 1:
         return Spec("nas.tuners.grid.GridTuner")
     if kinds == {"plain"}:

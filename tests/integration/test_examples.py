@@ -103,14 +103,15 @@ def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
-    """The README's commands make data, search, run a multirun over both templates, list the searches and predict."""
-    data, search, multirun, report, tried = told_by_commands(RAFIKI, tmp_path / "here")
+    """The README's commands make data, search with each template, list the searches and predict."""
+    data, search, multirun, report, shared, tried = told_by_commands(RAFIKI, tmp_path / "here")
 
     assert data == ""
     assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
     swept = re.findall(r"-(\w+)-problem\.file-\w+\.py: (\d+) trials", multirun)
     assert swept == [("Linear", "4"), ("Net", "6")]
     assert report.count("rafiki-auto-") == 3
+    assert re.search(r"^search rafiki-enas-[0-9a-f]{8}-Shared: 32 trials \(32 COMPLETE\)$", shared, re.MULTILINE)
     assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
 
 

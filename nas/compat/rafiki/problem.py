@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +14,25 @@ from typing import Any, ClassVar
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.compat.rafiki.params import from_tensors, to_tensors
 from nas.compat.rafiki.space import knob_policies, knob_space, knob_values, replaced_knobs
+from nas.compat.rafiki.supernet import (
+    EPOCH_POLICIES,
+    SUBNET_POLICIES,
+    check_supernet,
+    epoch_points,
+    panel,
+    trained_policies,
+)
 from nas.compat.rafiki.template import destroy_after_error, load_template
 from nas.compat.rafiki.utils import logger
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
+from nas.core.point import Point
 from nas.core.policy import Policy
+from nas.core.supernet import epoch_of
 from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
+from nas.core.validation import check_int
+from nas.spaces.space import Space
+from nas.spaces.supernet import SupernetSpace
 from nas.training.code_digests import imported_files
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
@@ -48,6 +62,8 @@ class RafikiProblem(Problem):
         queries: A JSON file with a list of queries for ``predict`` of a finalist. Its log shows the answers.
         train_args: Further keyword arguments of ``train``.
         knobs: Values that replace knobs, by name.
+        supernet_paths: The architectures that a supernet epoch trains, one after the other; 0: there are no epochs. As
+            in Rafiki's ENAS, an epoch is trained with EARLY_STOP and DOWNSCALE, and subnets have DOWNSCALE.
 
     Raises:
         ConfigurationError: a file or the class is missing, or the class is invalid.
@@ -70,7 +86,9 @@ class RafikiProblem(Problem):
         queries: str | None = None,
         train_args: Mapping[str, Any] | None = None,
         knobs: Mapping[str, Any] | None = None,
+        supernet_paths: int = 0,
     ) -> None:
+        check_int("problem.supernet_paths", supernet_paths, 0)
         self.template = load_template(file, class_name)
         self.train_data, self.val_data, self.test_data = str(train_data), str(val_data), test_data
         self.queries = queries
@@ -82,10 +100,14 @@ class RafikiProblem(Problem):
                 f"problem.knobs.{unknown[0]}: {self.template.name} has no such knob; its knobs: {known}"
             )
         self.knobs = replaced_knobs(self.template.knobs, self.pinned)
-        self.space = knob_space(self.knobs)
+        self._subnets = knob_space(self.knobs)
+        self.supernet_paths = supernet_paths
+        self.space: Space = SupernetSpace(self._subnets) if supernet_paths else self._subnets
         self.policies = knob_policies({name: knob for name, knob in self.knobs.items() if name not in self.pinned})
         self._check_data({"train_data": train_data, "val_data": val_data, "test_data": test_data, "queries": queries})
         self._check_calls()
+        if supernet_paths:
+            check_supernet(self.policies, f"{self.template.name} in {self.template.file}")
         self.label = self.template.name
         self.about = {"template": f"{self.template.name} in {self.template.file.name}"}
         self._has_trained = False
@@ -93,19 +115,27 @@ class RafikiProblem(Problem):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Creates, trains and evaluates a model, saves its parameters, and returns its score."""
         self._has_trained = True
-        template = self.template
-        arguments = dict(self.train_args)
-        if template.takes("train", "shared_params"):
-            arguments["shared_params"] = self._shared_params(run)
-        with template.importing(), logger.reporting_to(run):
-            model = self._create_model(run)
-            with self._destroying(model):
-                with template.method_in_errors("train"):
-                    model.train(self.train_data, **arguments)
+        shared = self._shared_params(run) if self.template.takes("train", "shared_params") else None
+        with self.template.importing(), logger.reporting_to(run):
+            if epoch_of(run.point) is not None:
+                return {"score": self._train_epoch(run, shared)}
+            with self._trained(run.point, self._policies_of(run), shared) as model:
                 score = self._score(model, self.val_data)
-                with template.method_in_errors("dump_parameters"):
-                    run.save(to_tensors(model.dump_parameters()))
+                run.save(to_tensors(self._dumped(model)))
         return {"score": score}
+
+    def _train_epoch(self, run: TrialRun, shared: Params | None) -> float:
+        """Trains the paths of an epoch one after the other, and returns the panel's mean score."""
+        for point in epoch_points(run, self._subnets, self.supernet_paths):
+            with self._trained(point, EPOCH_POLICIES, shared) as model:
+                shared = self._dumped(model)
+        assert shared is not None
+        run.save(to_tensors(shared))
+        return statistics.fmean(self._panel_score(point, shared) for point in panel(self._subnets))
+
+    def _panel_score(self, point: Point, shared: Params) -> float:
+        with self._trained(point, SUBNET_POLICIES, shared) as model:
+            return self._score(model, self.val_data)
 
     def test(self, run: TrialRun) -> Mapping[str, float]:
         """Returns the score of a loaded model on the test data; the log shows its predictions."""
@@ -147,7 +177,8 @@ class RafikiProblem(Problem):
     def load(self, run: TrialRun) -> BaseModel:
         """Returns a model with the knobs and parameters of a finished trial; the caller destroys it."""
         with self.template.importing():
-            return self.template.load(self._create_model(run), from_tensors(run.restore_tensors()))
+            model = self._create_model(run.point, self._policies_of(run))
+            return self.template.load(model, from_tensors(run.restore_tensors()))
 
     def predict(self, model: BaseModel, queries: list[Any]) -> list[Any]:
         """Returns the predictions of a loaded model, one per query, as JSON.
@@ -162,9 +193,29 @@ class RafikiProblem(Problem):
             json.dumps(answers)
         return answers
 
-    def _create_model(self, run: TrialRun) -> BaseModel:
+    def _create_model(self, point: Point, policies: frozenset[Policy]) -> BaseModel:
         with self.template.method_in_errors("__init__"):
-            return self.template.class_(**knob_values(self.knobs, run.point, run.policies, self.pinned))
+            return self.template.class_(**knob_values(self.knobs, point, policies, self.pinned))
+
+    @contextmanager
+    def _trained(self, point: Point, policies: frozenset[Policy], shared: Params | None) -> Iterator[BaseModel]:
+        """Yields a model after its ``train``, and destroys it at the end of the context."""
+        arguments = dict(self.train_args)
+        if self.template.takes("train", "shared_params"):
+            arguments["shared_params"] = shared
+        model = self._create_model(point, policies)
+        with self._destroying(model):
+            with self.template.method_in_errors("train"):
+                model.train(self.train_data, **arguments)
+            yield model
+
+    def _dumped(self, model: BaseModel) -> Params:
+        with self.template.method_in_errors("dump_parameters"):
+            return model.dump_parameters()
+
+    def _policies_of(self, run: TrialRun) -> frozenset[Policy]:
+        """Returns the policies of a trial, those that shared parameters need included."""
+        return trained_policies(run.policies) if self.supernet_paths else run.policies
 
     @contextmanager
     def _destroying(self, model: BaseModel) -> Iterator[None]:

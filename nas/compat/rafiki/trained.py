@@ -9,6 +9,7 @@ from nas.compat.rafiki.knobs import PolicyKnob
 from nas.compat.rafiki.model import BaseModel
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.space import knob_values, replaced_knobs
+from nas.compat.rafiki.supernet import trained_policies
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
 from nas.core.trial import Trial
@@ -53,11 +54,13 @@ def load_trial_model(
     if (trained := header.get("about", {}).get("template")) is None:
         raise ConfigurationError(f"{url} must be the folder of a search with problem=rafiki")
     _check_class(template, trained, found)
-    pinned = header["identity"]["problem"]["arguments"].get("knobs", {})
+    arguments = header["identity"]["problem"]["arguments"]
+    pinned = arguments.get("knobs", {})
+    policies = trained_policies(found.policies) if arguments.get("supernet_paths") else found.policies
     knobs = replaced_knobs(template.knobs, pinned)
     with template.importing():
         with template.method_in_errors("__init__"):
-            model = template.class_(**knob_values(knobs, found.point, found.policies, pinned))
+            model = template.class_(**knob_values(knobs, found.point, policies, pinned))
         template.load(model, from_tensors(TrialRun(found, records.files).restore_tensors()))
     return template.with_imports(model)
 

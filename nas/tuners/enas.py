@@ -1,0 +1,111 @@
+"""ENAS: efficient search by sharing parameters (Pham et al. 2018, arXiv:1802.03268).
+
+Differs from the paper, and from ``search-cell.py`` of Dong et al. 2021 (arXiv:2009.00437):
+
+* The first ``warm_up_epochs`` train shared weights before the first reward, because untrained weights reward skips.
+* A reward is the score of a subnet on the problem's validation images, not on one minibatch. It is measured from the
+  score of its epoch, then from a moving mean, in standard deviations. Rewards of two epochs do not compare.
+* The mean moves after it is used, not before. The bonus for entropy acts on the logits and is no part of the reward.
+* The derived cell is not the best of 100 on one minibatch: later stages score finalists on all validation data.
+* Nothing is stored. The controller follows from the scored subnets, in the order learned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.supernet import is_epoch, is_no_epoch
+from nas.core.trial import Donor, Proposal
+from nas.core.validation import check_int
+from nas.spaces.space import Space
+from nas.tuners.base import Answer
+from nas.tuners.shared.lstm.tuner import LstmTuner
+from nas.tuners.supernet import SharedWeights, SupernetTuner
+
+
+class EnasTuner(SupernetTuner):
+    """Alternates supernet epochs and subnets; an LSTM draws the subnets and the paths of epochs.
+
+    The derivation of an epoch holds its paths, one for each minibatch: the answers of the decisions in order. Later
+    minibatches begin with the first path again.
+
+    Args:
+        space: A ``SupernetSpace``.
+        metrics: The first one is the reward.
+        seed: Seeds the controller and, together with its number, every draw.
+        n_epochs: As in ``SupernetTuner``, like the next three.
+        warm_up_epochs: Number of epochs before the first subnet.
+        subnets_per_epoch: Number of rewards before the next epoch starts.
+        n_rescored: Number of the best points of earlier epochs that are scored again. They are no rewards.
+        paths_per_epoch: Number of paths in the derivation of an epoch.
+        learning_rate: The controller's step (`nas.tuners.shared.lstm.tuner`).
+        decay: The decay of the moving mean and spread of rewards.
+        entropy: The weight of the entropy's gradient.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or the space is not a supernet's.
+    """
+
+    code_arguments: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        n_epochs: int = 8,
+        warm_up_epochs: int = 4,
+        subnets_per_epoch: int = 8,
+        n_rescored: int = 2,
+        paths_per_epoch: int = 64,
+        learning_rate: float = 0.005,
+        decay: float = 0.9,
+        entropy: float = 0.01,
+    ) -> None:
+        check_int("tuner.paths_per_epoch", paths_per_epoch, 1)
+        controller = {"learning_rate": learning_rate, "decay": decay, "entropy": entropy}
+        super().__init__(
+            space,
+            metrics,
+            seed=seed,
+            inner={"_target_": f"{LstmTuner.__module__}.{LstmTuner.__name__}", **controller},
+            n_epochs=n_epochs,
+            warm_up_epochs=warm_up_epochs,
+            subnets_per_epoch=subnets_per_epoch,
+            n_rescored=n_rescored,
+        )
+        self.paths_per_epoch = paths_per_epoch
+
+    @property
+    def controller(self) -> LstmTuner:
+        """The inner tuner."""
+        assert isinstance(self.inner, LstmTuner)
+        return self.inner
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        """Returns the next supernet epoch if it is due, else a subnet drawn by the controller."""
+        self.controller.levels = self._levels(lineage)
+        return super().ask(lineage, number, job)
+
+    def propose_subnet(self, lineage: Lineage, shared: SharedWeights, job: int) -> Proposal | Answer:
+        """Returns a subnet; a point of an earlier epoch may be drawn again."""
+        self.controller.taken = {self.space.key(trial.point) for trial in shared.subnets}
+        return super().propose_subnet(lineage, shared, job)
+
+    def epoch_derivation(self, lineage: Lineage, number: int) -> dict[str, Any]:
+        """Returns the paths of supernet epoch ``number``, drawn from the present controller."""
+        rng = random.Random(f"{self.seed}/paths/{number}")
+        subnets = lineage.only(is_no_epoch)
+        points = [self.controller.draw(subnets, rng) for _ in range(self.paths_per_epoch)]
+        return {"paths": [[decision.answer for decision in self.space.decisions(point)] for point in points]}
+
+    def _levels(self, lineage: Lineage) -> Mapping[Donor, float]:
+        """Returns the score of each epoch as a rank."""
+        metric = self.metrics[0]
+        scores = {trial.number: trial.value(metric.name) for trial in lineage if is_epoch(trial)}
+        return {number: metric.rank(score) for number, score in scores.items() if score is not None}

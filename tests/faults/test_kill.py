@@ -26,6 +26,13 @@ SUPERNET = (
 )
 """Supernet epochs, and subnets that are scored while the next one trains."""
 
+ALPHAS = (
+    *("+tuner=gdas", "tuner.n_epochs=4", "problem=cells", "problem.channels=2", "problem.epoch_steps=20", "device=cpu"),
+    *("problem.n_epochs=1", "problem.precision=float32", "threads=1", "deterministic=true", "slots=2"),
+    *("runner=processes", "budget.trials=8", "finalists=1", "max_attempts=2"),
+)
+"""Supernet epochs that train alphas and suggest cells."""
+
 
 def table(search: Path) -> list[dict[str, Any]]:
     """Returns each trial's fields that must not depend on kills."""
@@ -50,6 +57,7 @@ def table(search: Path) -> list[dict[str, Any]]:
                 "metrics": trial.metrics,
                 "curve": trial.curve,
                 "point": trial.point,
+                "suggested": trial.suggested,
                 "weights": None if manifest is None else {n: t.digest for n, t in manifest.tensors.items()},
             }
         )
@@ -78,8 +86,8 @@ def n_starts(search: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "n_kills"),
-    [(SEARCH, 10), ((*SEARCH, *JOBS), 5), (SUPERNET, 3)],
-    ids=["plain", "jobs", "supernet"],
+    [(SEARCH, 10), ((*SEARCH, *JOBS), 5), (SUPERNET, 3), (ALPHAS, 2)],
+    ids=["plain", "jobs", "supernet", "alphas"],
 )
 def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], n_kills: int) -> None:
     """A search killed at random moments, group or driver alone, ends with an uninterrupted run's table.

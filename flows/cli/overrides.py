@@ -23,7 +23,7 @@ ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
 WRAPPERS = ("screened", "supernet")
 """Tuners whose key ``inner`` is another choice of the group tuner."""
-CLUSTERS = ("slurm", "pbs", "kubernetes")
+CLUSTERS = ("ssh", "slurm", "pbs", "kubernetes")
 """Names of clusters that users try as a runner."""
 FREE = (
     *(f"{group}." for group in BUILT),

@@ -1,14 +1,15 @@
-"""Opens the cluster of ``runner=dask``."""
+"""Opens the clusters of ``runner=dask`` and ``runner=ray``."""
 
 from __future__ import annotations
 
 import signal
+import socket
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.cli.settings import Machine
 from flows.views.progress import Progress
-from nas.core.errors import ConfigurationError, ServerError
+from nas.core.errors import ConfigurationError, HeirloomError, ServerError
 from nas.core.spec import Spec
 from nas.executors.engine_worker import EngineSpec, worker_environment
 from nas.training.messages import RuntimeSpec
@@ -18,10 +19,24 @@ if TYPE_CHECKING:
 
     from nas.executors.batch_jobs import BatchJobs
     from nas.executors.dask_pool import DaskPool
+    from nas.executors.ray_pool import RayPool
 
 CONNECT_TIMEOUT_S = 20.0
 LOST_WORKER_TIMEOUT = "1s"
 """Time until an adaptive cluster replaces a lost worker; Dask's default is 15 s."""
+
+
+def check_cluster(machine: Machine) -> None:
+    """Checks that something answers at the cluster's address, before anything is written.
+
+    Raises:
+        ConfigurationError: the address needs certificates.
+        ServerError: nothing answers.
+    """
+    if machine.dask is not None and machine.dask.address is not None:
+        _connect(machine.dask.address).close()
+    if machine.ray is not None and machine.ray.address not in (None, "auto"):
+        _check_head(str(machine.ray.address))
 
 
 def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -> DaskPool:
@@ -29,37 +44,52 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
 
     Raises:
         ConfigurationError: a package is missing, or the cluster refuses its arguments.
-        ServerError: no scheduler answers.
+        ServerError: no scheduler answers, or the cluster can't start.
     """
     from nas.executors.dask_pool import DaskPool
 
     dask = machine.dask
     assert dask is not None  # read_machine saw to it
     client, jobs = (_connect(dask.address), None) if dask.address else _start(machine, runtime)
-
     pool = DaskPool(
         EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
         client,
+        progress,
         slots=machine.slots,
         resources=dask.resources,
         n_ahead=machine.slots if dask.address is not None or dask.adapt is not None else 0,
-        may_grow=not dask.is_local or dask.adapt is not None,
-        note=progress.note,
-        show_wait=progress.show_wait,
+        may_grow=dask.adapt is not None or (not dask.is_local and _is_scalable(client.cluster)),
     )
     if jobs is not None:
         jobs.watch(note=progress.note, fail=pool.fail)
     return pool
 
 
-def check_scheduler(address: str) -> None:
-    """Checks that a Dask scheduler answers at the address, before anything is written.
+def open_ray_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -> RayPool:
+    """Returns a pool on the cluster of ``runner.address``, or on this machine."""
+    from nas.executors.ray_pool import RayCluster, RayPool
 
-    Raises:
-        ConfigurationError: the address needs certificates.
-        ServerError: no scheduler answers.
-    """
-    _connect(address).close()
+    assert machine.ray is not None  # read_machine saw to it
+    address = machine.ray.address
+    if address is None:
+        progress.say("starting Ray on this machine")
+    cluster = RayCluster(
+        address=address,
+        gpus=machine.gpus,
+        environment=worker_environment(runtime.url, runtime.options) if address is None else {},
+    )
+    return RayPool(EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s), cluster, progress, machine.slots)
+
+
+def _check_head(address: str) -> None:
+    """Raises a ServerError if nothing listens where a Ray cluster should be."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ServerError(
+            f"runner.address={address}: no Ray cluster answers ({error}). Start one: ray start --head"
+        ) from error
 
 
 def _connect(address: str) -> Client:
@@ -109,13 +139,24 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
     # Ctrl-C is the driver's: threads and processes of the cluster inherit the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
-        cluster = Spec(wishes.target, arguments).build()
+        cluster = Spec(wishes.target, arguments).call()
+        client = Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+    except HeirloomError:
+        raise
+    except Exception as error:  # of any package that has a cluster
+        why = " ".join(str(error).split())
+        kind = ConfigurationError if isinstance(error, TypeError | ValueError) else ServerError
+        raise kind(f"runner.cluster._target_={wishes.target}: can't start: {type(error).__name__}: {why}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    client = Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
     if wishes.adapt is not None:
         cluster.adapt(**wishes.adapt)
-    elif not wishes.is_local:  # ``scale`` would not replace a lost job
+    elif not wishes.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job
         cluster.adapt(minimum=machine.slots, maximum=machine.slots)
     return client, jobs
+
+
+def _is_scalable(cluster: Any) -> bool:
+    """Returns whether a cluster can start more workers. That of Dask's ``SSHCluster`` can't."""
+    return getattr(cluster, "new_spec", True) is not None

@@ -19,6 +19,7 @@ from flows.cli.formatting import count
 from flows.cli.output import complain, show_line, tell
 from flows.cli.program import command, this_command
 from flows.cli.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
+from flows.engine.clusters import check_cluster
 from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun
 from flows.engine.signals import SignalHandler
@@ -159,14 +160,7 @@ class Engine:
                 return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
                 check_free(records, notify=tell)
-        if (dask := context.machine.dask) is not None and dask.address is not None:
-            from flows.engine.clusters import check_scheduler
-
-            check_scheduler(dask.address)
-        if (ray := context.machine.ray) is not None and ray.address is not None:
-            from flows.engine.ray_cluster import check_address
-
-            check_address(ray.address)
+        check_cluster(context.machine)
         self.prepare(context.machine.runner)
         records.files.check_writable()
         claim_identity(records, prepared)

@@ -79,7 +79,7 @@ class SessionRun:
 
             return open_dask_pool(machine, self.runtime(), self.progress)
         if machine.ray is not None:
-            from flows.engine.ray_cluster import open_ray_pool
+            from flows.engine.clusters import open_ray_pool
 
             return open_ray_pool(machine, self.runtime(), self.progress)
         if machine.runner != "processes":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,11 +47,17 @@ class Spec:
         Raises:
             ConfigurationError: the module or class does not exist.
         """
+        found = self._load()
+        if not isinstance(found, type):
+            raise ConfigurationError(f"_target_={self.target}: must be a class, not {found!r}")
+        return found
+
+    def _load(self) -> Any:
         module_name, _, class_name = self.target.rpartition(".")
         if not module_name or not all(part.isidentifier() for part in self.target.split(".")):
             raise ConfigurationError(f"_target_={self.target}: must be a dotted path: module.ClassName")
         try:
-            found = getattr(importlib.import_module(module_name), class_name)
+            return getattr(importlib.import_module(module_name), class_name)
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 remedy = self._renaming_remedy() or "Run the command in the folder that contains it"
@@ -66,9 +72,6 @@ class Spec:
             raise ConfigurationError(
                 f"_target_={self.target}: module {module_name} has no {class_name}{remedy}"
             ) from error
-        if not isinstance(found, type):
-            raise ConfigurationError(f"_target_={self.target}: must be a class, not {found!r}")
-        return found
 
     def _renaming_remedy(self) -> str:
         """Returns the remedy if a user's package may have the name of Heirloom's."""
@@ -91,10 +94,7 @@ class Spec:
         if inspect.isabstract(class_):
             missing = ", ".join(sorted(getattr(class_, "__abstractmethods__", ())))
             raise ConfigurationError(f"{self.target} must define {missing}")
-        try:
-            inspect.signature(class_).bind(*injected, **self.arguments, **more)
-        except TypeError as error:
-            raise ConfigurationError(self._describe_mismatch(class_, len(injected), more, str(error))) from error
+        self._check_arguments(class_, injected, more)
         try:
             return class_(*injected, **self.arguments, **more)
         except (TypeError, ValueError, OverflowError) as error:
@@ -106,9 +106,31 @@ class Spec:
                 "Compare them with its docstring"
             ) from error
 
-    def _describe_mismatch(self, class_: type, n_injected: int, more: Mapping[str, Any], error: str) -> str:
+    def call(self) -> Any:
+        """Returns what a class or a function returns for the spec's arguments.
+
+        Raises:
+            ConfigurationError: it does not exist, or does not take these arguments.
+        """
+        function = self._load()
+        if not callable(function):
+            raise ConfigurationError(f"_target_={self.target}: must be a class or a function, not {function!r}")
+        self._check_arguments(function, (), {})
+        return function(**self.arguments)
+
+    def _check_arguments(
+        self, function: Callable[..., Any], injected: tuple[Any, ...], more: Mapping[str, Any]
+    ) -> None:
+        try:
+            inspect.signature(function).bind(*injected, **self.arguments, **more)
+        except TypeError as error:
+            raise ConfigurationError(self._describe_mismatch(function, len(injected), more, str(error))) from error
+
+    def _describe_mismatch(
+        self, function: Callable[..., Any], n_injected: int, more: Mapping[str, Any], error: str
+    ) -> str:
         """Returns a one-line error about arguments that the constructor does not take."""
-        parameters = list(inspect.signature(class_).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
         given = {*more, *(parameter.name for parameter in parameters[:n_injected])}
         own = {
             p.name: p.default

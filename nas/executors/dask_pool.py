@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from distributed import Client, Future, KilledWorker
 
 from nas.core.errors import ConfigurationError, SearchInterruptedError
 from nas.executors.dask_worker import run_task, tell
-from nas.executors.engine_pool import CLOSED, EnginePool, EngineTask
+from nas.executors.engine_pool import CLOSED, Display, EnginePool, EngineTask
 from nas.executors.engine_session import WorkerLeaves
 from nas.executors.engine_worker import EngineSpec, PackedOrder, unpacked
 from nas.executors.pool import WorkerLostError
@@ -47,27 +47,25 @@ class DaskPool(EnginePool):
     Args:
         spec: The settings of workers; it holds no credentials.
         client: A client of the cluster, not used for anything else. ``close`` closes it.
+        display: Shows the user what happens.
         slots: Number of trials that there may be at a time, for messages.
         resources: Abstract resources of Dask that each trial takes, such as ``{"GPU": 1}``.
         n_ahead: Number of tasks to submit even without workers, so that an adaptive cluster starts some.
         may_grow: Whether workers may join: a fixed cluster whose last worker is unfit ends the search.
-        note: Takes a line for the user.
-        show_wait: Takes what all trials wait for, or None.
     """
 
     def __init__(
         self,
         spec: EngineSpec,
         client: Client,
+        display: Display,
         *,
         slots: int = 1,
         resources: Mapping[str, float] | None = None,
         n_ahead: int = 0,
         may_grow: bool = True,
-        note: Callable[[str], None] = lambda line: None,
-        show_wait: Callable[[str | None], None] = lambda what: None,
     ) -> None:
-        super().__init__(spec, slots, may_grow=may_grow, note=note, show_wait=show_wait)
+        super().__init__(spec, display, slots, may_grow=may_grow)
         self._n_ahead = n_ahead
         self._client = client
         self._resources = dict(resources or {})
@@ -197,7 +195,7 @@ class DaskPool(EnginePool):
         is_unfit = address in self._workers.unfit
         why = f"its worker {address} left: {planned}" if planned else f"its worker {address} was lost"
         if not self._is_closed.is_set() and not is_unfit:
-            self._note(why.removeprefix("its "))
+            self._display.note(why.removeprefix("its "))
         for key in keys:
             task = self._tasks.get(key)
             if task is not None and task.worker == address:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from nas.core.errors import ActionError, ConfigurationError, HeirloomError, SearchFailedError
 from nas.core.trial import Trial
@@ -40,6 +40,16 @@ MAX_CALLS = 3
 MAX_UNFIT = 3
 """Workers in a row that can't run trials before the search ends."""
 CLOSED = "the session has ended"
+
+
+class Display(Protocol):
+    """Shows the user what happens to workers."""
+
+    def note(self, text: str) -> None:
+        """Shows a line."""
+
+    def show_wait(self, what: str | None) -> None:
+        """Shows what all trials wait for, until it is None."""
 
 
 class Order:
@@ -105,26 +115,16 @@ class EnginePool(WorkerPool):
 
     Args:
         spec: The settings of workers; it holds no credentials.
+        display: Shows the user what happens.
         slots: Number of trials that there may be at a time, for messages.
         may_grow: Whether workers may join: a fixed cluster whose last worker is unfit ends the search.
-        note: Takes a line for the user.
-        show_wait: Takes what all trials wait for, or None.
     """
 
-    def __init__(
-        self,
-        spec: EngineSpec,
-        slots: int,
-        *,
-        may_grow: bool = True,
-        note: Callable[[str], None] = lambda line: None,
-        show_wait: Callable[[str | None], None] = lambda what: None,
-    ) -> None:
+    def __init__(self, spec: EngineSpec, display: Display, slots: int, *, may_grow: bool = True) -> None:
         self._spec = spec
+        self._display = display
         self._slots = slots
         self._may_grow = may_grow
-        self._note = note
-        self._show_wait = show_wait
         self._lock = threading.RLock()
         self._queue: deque[Order] = deque()
         self._tasks: dict[str, EngineTask] = {}
@@ -351,7 +351,7 @@ class EnginePool(WorkerPool):
         if self._n_unfit >= MAX_UNFIT or (not self._may_grow and not self._n_places):
             self._fail(self._unfit_error(worker, message))
             return
-        self._note(f"worker {worker} leaves, because it can't run trials: {message.error}")
+        self._display.note(f"worker {worker} leaves, because it can't run trials: {message.error}")
         self._retire(worker)
         self._lose(key, f"its worker {worker} can't run trials: {message.error}", counts=False)
 
@@ -376,9 +376,9 @@ class EnginePool(WorkerPool):
         here = f"{n} worker{'s' * (n != 1)} for {self._slots} slot{'s' * (self._slots != 1)}"
         wait = f"workers: {here}" if orders and not n else ""
         if n != self._shown[0] and (n or self._shown[0] > 0):
-            self._note(here)
+            self._display.note(here)
         if wait != self._shown[1]:
-            self._show_wait(wait or None)
+            self._display.show_wait(wait or None)
         self._shown = n, wait
 
     def _tell_busy(self, now_s: float) -> None:

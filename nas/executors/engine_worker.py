@@ -50,11 +50,13 @@ class EngineSpec:
         runtime: Without storage options and without a password in its URL. ``device="auto"``: by the worker.
         trial_timeout_s: A trial that runs longer is killed and FAILED.
         gpus: The driver's GPUs, if all workers are on its machine. Empty: each uses the first that it sees.
+        folder: The driver's working folder, whose modules workers find if they have it.
     """
 
     runtime: RuntimeSpec
     trial_timeout_s: float | None = None
     gpus: tuple[int, ...] = ()
+    folder: str = ""
 
     @classmethod
     def of(
@@ -62,7 +64,7 @@ class EngineSpec:
     ) -> EngineSpec:
         """Returns the spec for a runtime, whose credentials are left out."""
         bare = replace(runtime, url=remove_passwords(runtime.url), options={})
-        return cls(runtime=bare, trial_timeout_s=trial_timeout_s, gpus=gpus)
+        return cls(runtime=bare, trial_timeout_s=trial_timeout_s, gpus=gpus, folder=os.getcwd())
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,8 @@ class EngineWorker:
     """
 
     def __init__(self, spec: EngineSpec, *, index: int = 0) -> None:
+        if os.path.isdir(spec.folder) and spec.folder not in sys.path:
+            sys.path.append(spec.folder)
         self._runtime = local_runtime(spec.runtime, os.environ)
         self._records = Records(open_root(self._runtime.url, self._runtime.options))
         gpus = _own_gpus(self._runtime, spec.gpus, index)

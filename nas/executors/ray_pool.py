@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError, ServerError
-from nas.executors.engine_pool import CLOSED, EnginePool, EngineTask
+from nas.executors.engine_pool import CLOSED, Display, EnginePool, EngineTask
 from nas.executors.engine_session import WorkerLeaves
 from nas.executors.engine_worker import EngineSpec, PackedOrder, packed, unpacked
 from nas.executors.log_folder import LogFolder
@@ -86,23 +86,14 @@ class RayPool(EnginePool):
 
     Args:
         spec: The settings of workers; it holds no credentials.
-        slots: Number of actors.
         cluster: The cluster to join or to start.
-        note: Takes a line for the user.
-        show_wait: Takes what all trials wait for, or None.
+        display: Shows the user what happens.
+        slots: Number of actors.
     """
 
-    def __init__(
-        self,
-        spec: EngineSpec,
-        slots: int,
-        cluster: RayCluster | None = None,
-        *,
-        note: Callable[[str], None] = lambda line: None,
-        show_wait: Callable[[str | None], None] = lambda what: None,
-    ) -> None:
-        super().__init__(spec, slots, note=note, show_wait=show_wait)
-        self._cluster = cluster or RayCluster()
+    def __init__(self, spec: EngineSpec, cluster: RayCluster, display: Display, slots: int) -> None:
+        super().__init__(spec, display, slots)
+        self._cluster = cluster
         self._workers: dict[int, _Worker] = {}
         self._n_started = 0
         self._n_lost_at_start = 0
@@ -210,7 +201,7 @@ class RayPool(EnginePool):
         verb = "left" if is_planned else "was lost"
         text = f"worker {worker} {verb}: {worker.leaves or _shortened(why)}"
         if not self._is_closed.is_set() and not worker.is_unfit:
-            self._note(text)
+            self._display.note(text)
         if worker.task is not None:
             self._lose(worker.task, f"its {text}", counts=not is_planned)
         self._start_worker()

@@ -9,17 +9,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import queue
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nas.core.errors import ConfigurationError, SearchInterruptedError
+from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
+from nas.executors.event_queue import EventQueue
 from nas.executors.events import (
     Action,
     Event,
@@ -28,7 +28,6 @@ from nas.executors.events import (
     Reported,
     Started,
     StopKind,
-    StopRequested,
     TrialLost,
     TrialRequested,
 )
@@ -93,7 +92,7 @@ def check_simulated(problem: Problem) -> None:
         )
 
 
-class SimulatedExecutor:
+class SimulatedExecutor(EventQueue):
     """Simulates attempts. Their results are recorded like real ones.
 
     Args:
@@ -123,6 +122,7 @@ class SimulatedExecutor:
         jobs_request_trials: bool = False,
     ) -> None:
         check_simulated(problem)
+        super().__init__()
         self.slots = slots
         self._problem = problem
         self._records = records
@@ -132,18 +132,16 @@ class SimulatedExecutor:
         self._has_stopper = has_stopper
         self._jobs_request_trials = jobs_request_trials
         self._is_last: dict[int, bool] = {}
-        self._now_s = 0.0
+        self._clock_s = 0.0
         self._due: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._order = itertools.count()
         self._running: dict[int, _Attempt] = {}
         self._warm: set[int] = set()
-        self._posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._stop: StopRequested | None = None
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="heirloom-proxies")
 
     def now_s(self) -> float:
         """Returns the seconds of the virtual clock, which starts at 0."""
-        return self._now_s
+        return self._clock_s
 
     def submit(self, assignment: Assignment) -> None:
         """Starts the attempt now, on the virtual clock. Donors' weights are not read."""
@@ -152,7 +150,7 @@ class SimulatedExecutor:
             self._is_last[trial.number] = assignment.is_last
         slot = trial.slot or 0
         rng = random.Random(f"{self._workers.seed}/{trial.number}/{trial.attempt}")
-        began_s = self._now_s
+        began_s = self._clock_s
         if slot not in self._warm and self._workers.start_up_s:
             began_s += rng.expovariate(1 / self._workers.start_up_s)
         self._warm.add(slot)
@@ -174,35 +172,33 @@ class SimulatedExecutor:
 
     def resume(self, job_start: JobStart) -> None:
         """Posts the job's request for a trial at once."""
-        self._at(self._now_s, lambda: TrialRequested(job_start.job))
+        self._at(self._clock_s, lambda: TrialRequested(job_start.job))
 
     def dismiss(self, job: int) -> None:
         """Ends the job at once."""
-        self._at(self._now_s, lambda: JobLeftWorker(job))
+        self._at(self._clock_s, lambda: JobLeftWorker(job))
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Ends a running attempt now."""
         if (attempt := self._running.get(trial.number)) is None:
             return
         if why == "interrupt":
-            self._at(self._now_s, lambda: self._lose(attempt, "interrupted"))
+            self._at(self._clock_s, lambda: self._lose(attempt, "interrupted"))
         else:
-            self._at(self._now_s, lambda: self._end_early(attempt, Reason.DEADLINE))
+            self._at(self._clock_s, lambda: self._end_early(attempt, Reason.DEADLINE))
 
     def next_event(self, until_s: float | None) -> Event | None:
         """Returns the next event, or None at ``until_s``. The clock jumps to its time."""
         while True:
-            try:
-                return self._posted.get_nowait()
-            except queue.Empty:
-                pass
+            if (posted := super().next_event(until_s=0.0)) is not None:
+                return posted
             if not self._due or (until_s is not None and self._due[0][0] > until_s):
                 if until_s is None:
                     raise AssertionError("the controller waits for an event, but nothing runs")
-                self._now_s = max(self._now_s, until_s)
+                self._clock_s = max(self._clock_s, until_s)
                 return None
             time_s, _, occur = heapq.heappop(self._due)
-            self._now_s = max(self._now_s, time_s)
+            self._clock_s = max(self._clock_s, time_s)
             if (event := occur()) is not None:
                 return event
 
@@ -210,23 +206,16 @@ class SimulatedExecutor:
         """Computes on a thread of this process, in no time on the virtual clock."""
         if self._pool is None:
             raise AssertionError("a simulated executor without a pool computes no proxies")
-        self._at(self._now_s, self._threads.submit(compute_proxies, self._pool, request).result)
+        self._at(self._clock_s, self._threads.submit(compute_proxies, self._pool, request).result)
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports in this process."""
-        if self._stop is not None:
-            raise SearchInterruptedError(self._stop.why, self._stop.signal)
+        self.raise_if_stop_requested()
         if self._pool is None:
             raise AssertionError("a simulated executor without a pool runs no finals")
         answer = self._pool.call(action, trial)
-        self._now_s += self._workers.call_s
+        self._clock_s += self._workers.call_s
         return answer
-
-    def post(self, event: Event) -> None:
-        """Queues an event from outside the simulation."""
-        if isinstance(event, StopRequested):
-            self._stop = event
-        self._posted.put(event)
 
     def close(self) -> None:
         """Closes the pool."""
@@ -258,7 +247,7 @@ class SimulatedExecutor:
 
         def answer(stop: bool) -> None:
             if stop:
-                self._at(self._now_s, lambda: self._end_early(attempt, Reason.STOPPER))
+                self._at(self._clock_s, lambda: self._end_early(attempt, Reason.STOPPER))
             else:
                 self._next(attempt)
 
@@ -283,10 +272,10 @@ class SimulatedExecutor:
         job = attempt.trial.job
         if self._jobs_request_trials:
             is_last = self._is_last.pop(attempt.trial.number)
-            self._at(self._now_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
-        seconds = self._now_s - attempt.began_s
+            self._at(self._clock_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
+        seconds = self._clock_s - attempt.began_s
         cost = {**training_cost(seconds, float(self._workers.have_gpus)), **attempt.simulation.shares}
-        return Finished(self._records.commit(trial.finish(self._now_s, cost=cost, curve=attempt.reported)))
+        return Finished(self._records.commit(trial.finish(self._clock_s, cost=cost, curve=attempt.reported)))
 
     def _lose(self, attempt: _Attempt, why: str) -> Event | None:
         if attempt.has_ended:

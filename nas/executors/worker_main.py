@@ -52,10 +52,7 @@ class _PipeTrialChannel:
         self._connection.send(("started", None))
 
     def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None:
-        try:
-            self._connection.send(("static_metrics", (dict(known), dict(declared))))
-        except OSError:
-            os._exit(1)  # the driver has ended
+        self._send("static_metrics", (dict(known), dict(declared)))
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         try:
@@ -74,20 +71,17 @@ class _PipeTrialChannel:
         raise_if_stopped(self._stop_kind)
 
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        try:
-            self._connection.send(("resumed", list(curve)))
-        except OSError:
-            os._exit(1)  # as in report
+        self._send("resumed", list(curve))
 
     def extra_result(self, result: str) -> None:
-        try:
-            self._connection.send(("extra_result", ExtraResult(self._number, result)))
-        except OSError:
-            os._exit(1)  # as in report
+        self._send("extra_result", ExtraResult(self._number, result))
 
     def committed(self, trial: Trial) -> None:
+        self._send("committed", trial)
+
+    def _send(self, kind: str, content: object) -> None:
         try:
-            self._connection.send(("committed", trial))
+            self._connection.send((kind, content))
         except OSError:
             os._exit(1)  # as in report
 

@@ -130,8 +130,12 @@ def sftp_root(port: int, folder: Path | str, *, retry_s: float = 0) -> BlobStore
 
 
 @contextmanager
-def openssh_server(folder: Path) -> Iterator[tuple[int, dict[str, object]]]:
+def openssh_server(folder: Path, **variables: str) -> Iterator[tuple[int, dict[str, object]]]:
     """The port of OpenSSH's own server, and the options with which its user gets in.
+
+    Args:
+        folder: Holds its keys.
+        **variables: Of the environment of those who log in.
 
     Raises:
         FileNotFoundError: it is not installed.
@@ -157,6 +161,7 @@ def openssh_server(folder: Path) -> Iterator[tuple[int, dict[str, object]]]:
         "UsePAM": "no",
         "PermitRootLogin": "yes",
         "Subsystem": "sftp internal-sftp",
+        **({"SetEnv": " ".join(f'"{name}={value}"' for name, value in variables.items())} if variables else {}),
     }
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     if os.geteuid() == 0:

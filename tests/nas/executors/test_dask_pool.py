@@ -18,17 +18,20 @@ from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.dask_pool import DaskPool
 from nas.executors.engine_worker import ROOT_VARIABLE, EngineSpec
-from nas.executors.events import Event, Finished, JobLeftWorker, Started, StopRequested, TrialLost
+from nas.executors.events import Event, Finished, JobLeftWorker, Started, StopRequested, TrialLost, TrialRequested
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.code_digests import code_digests
 from nas.training.messages import RuntimeSpec
-from tests.support.commands import until
+from tests.support import held_problem
+from tests.support.commands import environment, until
 from tests.support.dask_cluster import DaskCluster
 from tests.support.held_problem import HeldPhases, HeldProblem
+from tests.support.recorded_display import RecordedDisplay
 
 pytestmark = pytest.mark.slow
 
@@ -78,19 +81,13 @@ class Driver:
             url=more.pop("url", str(self.root)),
             options={},
             session=1,
+            code=code_digests(spec, self.problem),
             has_stopper=self.stopper is not None,
             jobs_request_trials=self.plan.requests_trials,
         )
-        self.lines: list[str] = []
-        self.waits: list[str | None] = []
+        self.display = RecordedDisplay()
         self.events: list[Event] = []
-        self.pool = DaskPool(
-            EngineSpec.of(runtime),
-            cluster.client(),
-            slots=self.slots,
-            note=self.lines.append,
-            show_wait=self.waits.append,
-        )
+        self.pool = DaskPool(EngineSpec.of(runtime), cluster.client(), self.display, slots=self.slots)
         self.executor = LocalExecutor(self.pool, self.slots)
         self.tuner = CountingTuner(self.problem.space, self.problem.metrics)
         self.settings = more
@@ -115,7 +112,7 @@ class Driver:
 
         def wait() -> list[Trial]:
             thread.join(120)
-            assert outcome, (self.lines, self.events)
+            assert outcome, (self.display.lines, self.events)
             if isinstance(outcome[0], BaseException):
                 raise outcome[0]
             trials: list[Trial] = outcome[0]
@@ -180,7 +177,7 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
     driver = drive(HeldPhases, trials_per_job=2)
     hold = driver.hold(1)
     wait = driver.start(3)
-    until(lambda: driver.waits == ["workers: 0 workers for 1 slot"], 10)
+    until(lambda: driver.display.waits == ["workers: 0 workers for 1 slot"], 10)
     first = cluster.join()
     until(lambda: driver.has_started(1))
     first.kill()
@@ -192,8 +189,8 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
     assert seconds < 3
     assert [(t.job, t.attempt, t.state) for t in trials] == [(0, 1, "COMPLETE"), (0, 2, "COMPLETE"), (2, 1, "COMPLETE")]
     assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(1, True)]
-    assert driver.waits[:3] == ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
-    assert "1 worker for 1 slot" in driver.lines
+    assert driver.display.waits[:3] == ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
+    assert "1 worker for 1 slot" in driver.display.lines
     assert not first.leftovers()
     assert second.leftovers()
     assert driver.executor.call("test", trials[0]) == {"metrics": {"score": 0.0}}
@@ -219,7 +216,7 @@ def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], clust
     assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
     assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(0, False)]
     assert "000000.left-1.json" in driver.records.files.names("trials")
-    assert any("left: its worker got SIGTERM" in line for line in driver.lines)
+    assert any("left: its worker got SIGTERM" in line for line in driver.display.lines)
 
 
 def test_one_worker_serves_many_jobs(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
@@ -248,8 +245,59 @@ def test_workers_of_another_root_are_refused(
     [trial] = wait()
 
     assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
-    assert f"{tmp_path}/elsewhere/search on this worker: does not hold the driver's trial 0" in "".join(driver.lines)
+    told = "".join(driver.display.lines)
+    assert f"{tmp_path}/elsewhere/search on this worker: does not hold the driver's trial 0" in told
     assert not list(tmp_path.glob("elsewhere/**/*.start-*"))
+
+
+def test_workers_with_other_code_are_refused(
+    drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose source of the problem differs leaves with the file's name; its trial runs elsewhere."""
+    monkeypatch.syspath_prepend(Path(held_problem.__file__).parent)
+    driver = drive(max_attempts=1)
+    source = Path(held_problem.__file__).read_text()
+    (tmp_path / "held_problem.py").write_text(source.replace("range(3)", "range(4)"))
+    cluster.join(PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")
+    wait = driver.start(1)
+    until(lambda: driver.of(TrialLost))
+    cluster.join()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt, len(trial.curve)) == (State.COMPLETE, 2, 3)
+    assert [(event.trial, event.counts) for event in driver.of(TrialLost)] == [(0, False)]
+    assert "can't run trials: held_problem.py changed" in "".join(driver.display.lines)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], cluster: DaskCluster, stops: bool) -> None:
+    """A job that waits for its next trial goes on elsewhere after kill -9 of its worker, or leaves at an interruption.
+
+    There are fewer workers than slots then, and no trial is lost.
+    """
+    driver = drive(HeldPhases, slots=2)
+    driver.tuner.behind = 2  # the second job's next trial needs the first job's
+    hold = driver.hold(0)
+    wait = driver.start(6)
+    cluster.join(), cluster.join()
+    until(lambda: driver.has_started(0) and [event.job for event in driver.of(TrialRequested)] == [1])
+    start = driver.records.read_start(1, 1)
+    assert start is not None
+    [waiting] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
+    waiting.kill()
+    until(lambda: any("was lost" in line for line in driver.display.lines), 10)
+    if stops:
+        driver.executor.post(StopRequested("SIGINT", 2))
+        with pytest.raises(SearchInterruptedError):
+            wait()
+    else:
+        hold.unlink()
+        wait()
+    trials = driver.records.load()[0]
+
+    assert not driver.of(TrialLost) or stops
+    assert [trial.state for trial in trials if trial.is_finished] == ["COMPLETE"] * (1 if stops else 6)
+    assert {trial.attempt for trial in trials if trial.is_finished} == {1}
 
 
 def test_three_unfit_workers_end_the_search(drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path) -> None:

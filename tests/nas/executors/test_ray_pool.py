@@ -26,6 +26,7 @@ from nas.training.messages import Assignment, RuntimeSpec
 from tests.support.commands import until
 from tests.support.problems import TroubleProblem
 from tests.support.ray_nodes import RayNodes
+from tests.support.recorded_display import RecordedDisplay
 
 pytestmark = pytest.mark.slow
 
@@ -49,17 +50,11 @@ class Shop:
 
     def __init__(self, root: Path, address: str | None, **spec: Any) -> None:
         self.records = Records(open_root(str(root)))
-        self.notes: list[str] = []
-        self.waits: list[str | None] = []
+        self.display = RecordedDisplay()
         self.events: list[Event] = []
         values: dict[str, Any] = {"problem": Spec.of(TroubleProblem), "url": str(root), "options": {}, "session": 1}
-        self.pool = RayPool(
-            EngineSpec.of(RuntimeSpec(**{**values, **spec})),
-            1,
-            RayCluster(address=address),
-            note=self.notes.append,
-            show_wait=self.waits.append,
-        )
+        runtime = RuntimeSpec(**{**values, **spec})
+        self.pool = RayPool(EngineSpec.of(runtime), RayCluster(address=address), self.display, 1)
         self.threads = ThreadPoolExecutor(4)
 
     def start(self, number: int, do: str, seconds: int = 0, attempt: int = 1) -> Future[Trial | None]:
@@ -109,7 +104,7 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) 
     """A trial waits for a node, is lost with it within 5 s, and runs again on the next; SIGTERM costs no attempt."""
     shop = open_shop()
     first = shop.start(0, "report", seconds=100)
-    until(lambda: "workers: 0 workers for 1 slot" in shop.waits)
+    until(lambda: "workers: 0 workers for 1 slot" in shop.display.waits)
     node = nodes.join()
     shop.await_start(0)
     node.kill()
@@ -127,8 +122,8 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) 
     assert "terminated expectedly: received SIGTERM" in str(planned)
     assert trial is not None
     assert (trial.state, trial.attempt) == (State.COMPLETE, 3)
-    assert "1 worker for 1 slot" in shop.notes
-    assert shop.waits[-1] is None
+    assert "1 worker for 1 slot" in shop.display.lines
+    assert shop.display.waits[-1] is None
 
 
 def test_a_killed_worker_is_replaced(open_shop: Callable[..., Shop]) -> None:
@@ -171,27 +166,30 @@ def test_the_controller_never_waits_for_ray(open_shop: Callable[..., Shop]) -> N
     assert trial.state == State.STOPPED
 
 
-@pytest.mark.parametrize("what", ["version", "records"])
+@pytest.mark.parametrize("what", ["version", "records", "code"])
 def test_unfit_workers_are_refused(
     what: str, open_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers of another version or without the driver's records leave; three in a row end the search."""
+    """Workers of another version or source, or without the driver's records, leave; three in a row end the search."""
     more: dict[str, Any] = {}
     if what == "version":
         monkeypatch.setattr(engine_worker, "versions", lambda: {"Heirloom": "9.9", "Python": "3.11"})
     if what == "records":
         more = {"url": str(tmp_path / "elsewhere")}
+    if what == "code":
+        more = {"code": {"tests/support/problems.py": "of another source"}}
     shop = open_shop(**more)
     errors = [shop.start(0, "nothing", attempt=attempt).exception(120) for attempt in (1, 2, 3)]
 
     expected = {
         "version": "the driver has Heirloom 9.9, this worker ",
         "records": "does not hold the driver's trial 0",
+        "code": "tests/support/problems.py changed",
     }
     assert [type(error) for error in errors[:2]] == [WorkerLostError] * 2
     assert isinstance(errors[2], ConfigurationError)
     assert all(expected[what] in str(error) for error in errors)
-    assert sum("leaves, because it can't run trials" in note for note in shop.notes) == 2
+    assert sum("leaves, because it can't run trials" in note for note in shop.display.lines) == 2
 
 
 def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:

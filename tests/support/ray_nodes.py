@@ -28,13 +28,7 @@ class RayNodes:
     """
 
     def __init__(self, **variables: str) -> None:
-        self.environment = {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_memory_monitor_refresh_ms": "0",
-            **variables,
-        }
+        self.environment = ray_environment(**variables)
         self._folder = tempfile.mkdtemp(prefix="hrn-", dir="/tmp")
         with socket.socket() as free:
             free.bind(("", 0))
@@ -64,7 +58,7 @@ class RayNodes:
         folder = [f"--temp-dir={self._folder}"] if "--head" in arguments else []
         with log.open("wb") as output:
             process = SupervisedProcess(
-                [sys.executable, "-P", RAY, "start", "--block", "--object-store-memory=80000000", *folder, *arguments],
+                start_command(*folder, *arguments),
                 output=output,
                 environment={**_plain_environment(), **self.environment, **variables},
             )
@@ -73,6 +67,22 @@ class RayNodes:
             assert process.exit_status is None and time.monotonic() < give_up_s, log.read_text()
             time.sleep(0.05)
         return process
+
+
+def ray_environment(**variables: str) -> dict[str, str]:
+    """Returns the variables that the nodes and drivers of a new cluster share."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+        **variables,
+    }
+
+
+def start_command(*arguments: str) -> list[str]:
+    """Returns the command of a node."""
+    return [sys.executable, "-P", RAY, "start", "--block", "--object-store-memory=80000000", *arguments]
 
 
 def _plain_environment() -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """A search on two machines of a network, whose links are cut: run by tests/integration/test_two_machines.py.
 
-Driver and workers have addresses and mounts of their own in the guest of with-nfs. They are forks of one process, since
-imports take long in the guest. Prints what it found as one line of JSON.
+Driver and workers have addresses and mounts of their own, in the guest of with-nfs or in namespaces of this machine.
+``cut_links_dask.py`` and ``cut_links_ray.py`` are the scripts. They print what they found as one line of JSON.
 """
 
 from __future__ import annotations
@@ -11,25 +11,18 @@ import os
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import ForkProcess as Process
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
-os.environ.update(
-    OMP_NUM_THREADS="1",
-    PYTHONPATH=str(Path(__file__).parents[3]),
-    DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP="45s",  # after a cut of 20 s TCP may wait for another 20 s
-)
-
-from distributed import Client
-from distributed.cli import dask_scheduler, dask_worker
-
 from nas.core.budget import Budget
 from nas.core.spec import Spec
-from nas.executors.dask_pool import DaskPool
-from nas.executors.engine_worker import EngineSpec
+from nas.executors.engine_worker import ROOT_VARIABLE, EngineSpec
 from nas.executors.local_executor import LocalExecutor
+from nas.executors.pool import WorkerPool
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
@@ -43,17 +36,57 @@ from nas.storage.records import Records
 from nas.storage.search_records import code_id
 from nas.training.messages import RuntimeSpec
 from nas.tuners.evolution import EvolutionTuner
-from tests.support.nfs.network import Machine, connect
-from tests.support.nfs.watched_digits import WatchedDigits, digest
+from tests.support.nfs.network import SHARE, Machine, command_line
+from tests.support.nfs.watched_digits import HOLD_VARIABLE, WatchedDigits, digest
 
 SCRATCH = Path(os.environ["TMPDIR"])
 NAME = "digits"
-PORT = 8786
 CUT_S = 20.0
+GIVE_UP_S = 90.0
 
 
-def drive(root: str, address: str) -> None:
-    """Runs the search with the workers of a Dask scheduler; prints each event as one line of JSON."""
+class Cluster(ABC):
+    """An engine with a head on the driver's machine and a worker on each other machine."""
+
+    @abstractmethod
+    def start_head(self, machine: Machine) -> None:
+        """Starts what workers join."""
+
+    @abstractmethod
+    def start_worker(self, machine: Machine) -> None:
+        """Starts a worker for one trial at a time, and waits for it. It has the share elsewhere than the driver."""
+
+    @abstractmethod
+    def join_driver(self, machine: Machine) -> None:
+        """Does what the engine needs on a driver's machine that is not the head's."""
+
+    @abstractmethod
+    def kill_worker(self, machine: Machine) -> None:
+        """Kills the worker's process and, if the engine starts no other, starts one."""
+
+    @abstractmethod
+    def pool(self, spec: EngineSpec) -> WorkerPool:
+        """Returns a pool for two slots, in the driver's process."""
+
+    @abstractmethod
+    def name_of(self, machine: Machine) -> str:
+        """Returns how lines name the machine's worker."""
+
+
+class PrintedDisplay:
+    """Prints lines for the script that started the driver."""
+
+    def note(self, text: str) -> None:
+        """Prints a line."""
+        tell("note", text)
+
+    def show_wait(self, what: str | None) -> None:
+        """Prints what trials wait for."""
+        tell("wait", what)
+
+
+def drive(root: str, cluster: Cluster) -> None:
+    """Runs the search with the workers of a cluster; prints each event as one line of JSON."""
     tuner = Spec.of(EvolutionTuner, population_size=2, sample_size=2)
     search = Search(problem=Spec.of(WatchedDigits), tuner=tuner, slots=2)
     prepared = search.build()
@@ -61,7 +94,7 @@ def drive(root: str, address: str) -> None:
     pipeline = SearchPipeline(prepared, records, Budget(trials=4), finalists=1)
     claim_identity(records, prepared)
     code = session_code(records, prepared)
-    lease = SearchLease(records, settings={"runner": "dask"}, code=code)
+    lease = SearchLease(records, settings={}, code=code)
     runtime = RuntimeSpec(
         problem=search.problem,
         url=records.files.url,
@@ -70,8 +103,7 @@ def drive(root: str, address: str) -> None:
         session=lease.number,
         resume_every_s=1.0,
     )
-    pool = DaskPool(EngineSpec.of(runtime), Client(address), slots=2, note=lambda line: tell("note", line))
-    executor = LocalExecutor(pool, slots=2)
+    executor = LocalExecutor(cluster.pool(EngineSpec.of(runtime)), slots=2)
     try:
         settings = ControllerSettings(seed=0, budget=pipeline.budget, code=code_id(code["code"]["problem"]))
         pipeline.run(executor, lease, settings, observe=observe)
@@ -120,50 +152,31 @@ class Driver:
         return at_s
 
 
-def start_scheduler(machine: Machine) -> None:
-    """Starts a Dask scheduler."""
-    options = ["--host", machine.address, "--port", str(PORT), "--no-dashboard"]
-    machine.start(lambda: dask_scheduler.main(options), SCRATCH / "scheduler.log")
-
-
-def start_worker(machine: Machine, scheduler: Machine) -> Process:
-    """Starts a Dask worker for one trial at a time, which has the share at another place than the driver."""
-    options = ["--nthreads", "1", "--no-dashboard", "--no-nanny", "--local-directory", str(SCRATCH / machine.name)]
-    places = [f"tcp://{scheduler.address}:{PORT}", "--host", machine.address, "--name", machine.name]
-
-    def work() -> None:
-        os.environ["HEIRLOOM_WORKER_ROOT"] = f"{machine.mount}/root"
-        dask_worker.main([*places, *options])
-
-    return machine.start(work, SCRATCH / f"{machine.name}.log")
-
-
-def disturb(driver: Driver, here: Machine, one: Machine, two: Machine, worker: Process) -> dict[str, Any]:
+def disturb(driver: Driver, cluster: Cluster, one: Machine, two: Machine) -> dict[str, Any]:
     """Cuts the link of one machine while the other's worker is killed; then the first machine vanishes.
 
     Args:
-        driver: With both machines' workers, which run trials 0 and 1.
-        here: The driver's machine.
+        driver: With both machines' workers, which run trials 0 and 1. They are held until the end.
+        cluster: Of the workers.
         one: The machine whose link is cut.
         two: The other.
-        worker: Of the other.
     """
     driver.wait_for("Started", 0)
     driver.wait_for("Started", 1)
     one.cut()
     cut_s = time.monotonic()
-    worker.kill()
-    killed_noticed_s = driver.wait_for("note", two.address) - cut_s
-    start_worker(two, here)
+    cluster.kill_worker(two)
+    killed_noticed_s = driver.wait_for("note", cluster.name_of(two)) - cut_s
     while not (lost := [subject for _, kind, subject in driver.lines() if kind == "TrialLost"]):
         time.sleep(0.05)
     time.sleep(max(0.0, cut_s + CUT_S - time.monotonic()))
     one.restore()
     goes_on_s = driver.wait_for("Reported", 1 - lost[0], after_s=time.monotonic()) - cut_s
-    is_kept = driver.find("note", one.address) is None
+    is_kept = driver.find("note", cluster.name_of(one)) is None
     one.vanish()
     vanished_s = time.monotonic()
-    vanished_noticed_s = driver.wait_for("note", one.address) - vanished_s
+    vanished_noticed_s = driver.wait_for("note", cluster.name_of(one)) - vanished_s
+    release(0, 1)
     return {
         "lost": lost[0],
         "killed_noticed_s": killed_noticed_s,
@@ -193,26 +206,86 @@ def told(root: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Runs the search, and disturbs it."""
-    here, one, two = connect("driver", "one", "two")
-    start_scheduler(here)
-    start_worker(one, here)
-    worker = start_worker(two, here)
-    log = SCRATCH / "driver.log"
-    root, address = f"{here.mount}/root", f"tcp://{here.address}:{PORT}"
-    driver = Driver(here.start(lambda: drive(root, address), log), log)
+def hold(*trials: int) -> None:
+    """Lets trials go on until they are released."""
+    for trial in trials:
+        path = Path(SHARE, "hold", str(trial))
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+
+def release(*trials: int) -> None:
+    """Lets trials end."""
+    for trial in trials:
+        Path(SHARE, "hold", str(trial)).unlink()
+
+
+def worker_variables(machine: Machine) -> dict[str, str]:
+    """Returns the variables of a worker."""
+    return {ROOT_VARIABLE: f"{machine.mount}/root", HOLD_VARIABLE: f"{machine.mount}/hold"}
+
+
+def start_driver(machine: Machine, cluster: Cluster) -> Driver:
+    """Starts a search."""
+    log = SCRATCH / "search.log"
+    return Driver(machine.start(lambda: drive(f"{machine.mount}/root", cluster), log), log)
+
+
+def wait_for_line(text: str, log: Path) -> None:
+    """Waits until a text is in a log."""
+    while not log.exists() or text not in log.read_text():
+        time.sleep(0.05)
+
+
+@contextmanager
+def logs_shown(*machines: Machine) -> Iterator[None]:
+    """Shows the ends of all logs, and ends all machines."""
     try:
-        found = disturb(driver, here, one, two, worker)
-        driver.process.join()
-        found |= {"status": driver.process.exitcode} | told("/mnt/a/root")
+        yield
     finally:
         for log in SCRATCH.glob("*.log"):
             print(log, log.read_text()[-1500:], sep="\n", file=sys.stderr)
-        for machine in (here, one, two):
+        for machine in machines:
             machine.vanish()
-    print(json.dumps(found))
 
 
-if __name__ == "__main__":
-    main()
+def lose_workers(cluster: Cluster, here: Machine, one: Machine, two: Machine) -> dict[str, Any]:
+    """Runs a search whose workers are disturbed, and returns what was seen of it and what its records hold."""
+    cluster.start_head(here)
+    cluster.start_worker(one)
+    cluster.start_worker(two)
+    hold(0, 1)
+    driver = start_driver(here, cluster)
+    found = disturb(driver, cluster, one, two)
+    driver.process.join()
+    return found | {"status": driver.process.exitcode} | told(f"{SHARE}/root")
+
+
+def lose_driver(cluster: Cluster, head: Machine, here: Machine, worker: Machine) -> dict[str, Any]:
+    """Lets the machine of a driver vanish. Returns what is left of its search, and the seconds until nothing is."""
+    cluster.start_head(head)
+    cluster.join_driver(here)
+    cluster.start_worker(worker)
+    before = set(worker.pids())
+    hold(0)
+    driver = start_driver(here, cluster)
+    driver.wait_for("Started", 0)
+    n_processes = len(new_processes(worker, before))
+    here.vanish()
+    vanished_s = time.monotonic()
+    while (left := new_processes(worker, before)) and time.monotonic() < vanished_s + GIVE_UP_S:
+        time.sleep(0.2)
+    return {"n_processes": n_processes, "ended_s": time.monotonic() - vanished_s, "left": list(left.values())}
+
+
+def new_processes(machine: Machine, before: set[int]) -> dict[int, str]:
+    """Returns the processes that a machine has got since, without those that Ray keeps for others."""
+    found = {pid: command_line(pid).replace(b"\0", b" ").decode() for pid in machine.pids() if pid not in before}
+    return {pid: command for pid, command in found.items() if command and "ray::IDLE" not in command}
+
+
+def main(cluster: Cluster, here: Machine, one: Machine, two: Machine) -> None:
+    """Does what the script's argument says."""
+    with logs_shown(here, one, two):
+        lose = lose_driver if sys.argv[1:] == ["driver"] else lose_workers
+        print(json.dumps(lose(cluster, here, one, two)))

@@ -17,7 +17,7 @@ from tests.support.commands import ROOT, environment, trials
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TEXT = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
 INSTRUCTIONS = [tuple(line.split(" ", 1)) for line in TEXT.splitlines()]
-SMALL = ("budget.trials=2", "finalists=1", "device=cpu", "slots=2", "threads=1", "name=mine")
+SMALL = ("budget.trials=1", "finalists=1", "runner=debug", "device=cpu", "threads=1", "name=mine")
 
 
 def copy_context(folder: Path) -> None:
@@ -44,7 +44,7 @@ def python(tmp_path: Path) -> dict[str, str]:
     here = [entry for entry in sys.path if entry.endswith("site-packages")]
     (packages / "others.pth").write_text("\n".join(here))
     plain = {name: value for name, value in environment().items() if not name.startswith("PYTHON")}
-    return plain | {"PATH": f"{tmp_path}/venv/bin:{plain['PATH']}"}
+    return plain | {"PATH": f"{tmp_path}/venv/bin:{plain['PATH']}", "PIP_NO_DEPS": "1"}
 
 
 def test_image_runs_the_first_search(tmp_path: Path, python: dict[str, str]) -> None:
@@ -64,5 +64,5 @@ def test_image_runs_the_first_search(tmp_path: Path, python: dict[str, str]) -> 
     assert of("FROM") == ["python:3.11-slim"]
     assert of("COPY") == [". ."]
     assert done.returncode == 0, done.stderr
-    assert "best: trial 2 (final)" in done.stdout
-    assert [trial.state for trial in trials(work / "heirloom" / "mine")] == ["COMPLETE"] * 3
+    assert "best: trial 1 (final)" in done.stdout
+    assert [trial.state for trial in trials(work / "heirloom" / "mine")] == ["COMPLETE"] * 2

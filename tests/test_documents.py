@@ -24,7 +24,7 @@ DOCUMENTS = [
 ]
 MAX_COLUMNS = 120
 MAX_WORDS_OF_DOCS = 18_000
-"""15,000 for the features until November 2026, 1,000 for clusters, 1,000 for ways to them, 1,000 for one-shot search."""
+"""15,000 for features until November 2026, 1,000 for clusters, 1,000 for ways to them, 1,000 for one-shot search."""
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -75,7 +75,7 @@ class BusyDriver(SimulatedExecutor):
 
     def submit(self, assignment: Assignment) -> None:
         """Starts the attempt after the driver's work."""
-        self._now_s += self.driver_s
+        self._clock_s += self.driver_s
         super().submit(assignment)
 
 

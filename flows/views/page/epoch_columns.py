@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nas.core.lineage import Lineage
 
 _LEAST_ROWS = 10
+_LATER_STEP = 1.7
+"""Rows from a trial of a later stage to the next one, since the winner's star is larger than other marks."""
 _OTHER = "other"
 """The heading of the search's trials that have no weights of an epoch."""
 
@@ -41,7 +43,8 @@ def lay_out_epochs(lineage: Lineage) -> Layout:
     for heading, numbers in below.items():
         columns.append(Column(heading, start, max(1, math.ceil(len(numbers) / n_rows))))
         places |= {line[heading]: (start, 0.0)} if heading in line else {}
-        places |= {number: (start + i // n_rows, 1.0 + i % n_rows) for i, number in enumerate(numbers)}
+        step = 1.0 if heading in line or heading == _OTHER else _LATER_STEP
+        places |= {number: (start + i // n_rows, 1.0 + step * (i % n_rows)) for i, number in enumerate(numbers)}
         start += columns[-1].width
     bottom = max((row for _, row in places.values()), default=-1.0)
     return Layout(places, (), None, n_columns=start, n_rows=bottom + 1, columns=tuple(columns))

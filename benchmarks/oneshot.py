@@ -1,6 +1,6 @@
 """Value of cheap scores of networks.
 
-    $ python benchmarks/oneshot.py screening                 # 500 searches for each row; prints the table
+    $ python benchmarks/oneshot.py screening                 # 500 searches for each row; prints each row
     $ python benchmarks/oneshot.py screening --inner evolution --candidates 1,8 --seeds 100
     $ python benchmarks/oneshot.py ranking --seeds 5         # shared weights of both reductions, 200 cells
     $ python benchmarks/oneshot.py inherited --seeds 5       # own steps, inherited and from scratch; 100 cells
@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -65,17 +65,17 @@ def accuracies(seed: int, inner: str, n_candidates: int, data: str) -> list[floa
     return found
 
 
-def lines(inner: str, found: Found, candidates: Sequence[int]) -> Iterator[str]:
-    """Yields the table's lines, as markdown."""
-    yield "| inner tuner | candidates | " + " | ".join(f"{seconds} s" for seconds in SECONDS) + " |"
-    yield "| --- | --- |" + " --- |" * len(SECONDS)
-    for n in candidates:
-        cells = [inner, str(n)]
-        for seconds in SECONDS:
-            own, alone = found[n, seconds], found.get((1, seconds))
-            paired = [] if n == 1 or alone is None else [a - b for a, b in zip(own, alone, strict=True)]
-            cells.append(cell(own, paired))
-        yield "| " + " | ".join(cells) + " |"
+HEADER = "| inner tuner | candidates | " + " | ".join(f"{seconds} s" for seconds in SECONDS) + " |"
+
+
+def line(inner: str, n: int, found: Found) -> str:
+    """Returns a line of the table, as markdown."""
+    cells = [inner, str(n)]
+    for seconds in SECONDS:
+        own, alone = found[n, seconds], found.get((1, seconds))
+        paired = [] if n == 1 or alone is None else [a - b for a, b in zip(own, alone, strict=True)]
+        cells.append(cell(own, paired))
+    return "| " + " | ".join(cells) + " |"
 
 
 def print_screening(given: argparse.Namespace) -> None:
@@ -84,12 +84,13 @@ def print_screening(given: argparse.Namespace) -> None:
     found: Found = {}
     began_s = time.perf_counter()
     n_seeds = given.seeds or 500
+    print(HEADER + "\n| --- | --- |" + " --- |" * len(SECONDS), flush=True)
     with ProcessPoolExecutor(given.processes) as pool:
         for n in candidates:
             one = partial(accuracies, inner=given.inner, n_candidates=n, data=given.data)
             for seconds, column in zip(SECONDS, zip(*pool.map(one, range(n_seeds)), strict=True), strict=True):
                 found[n, seconds] = list(column)
-    print("\n".join(lines(given.inner, found, candidates)))
+            print(line(given.inner, n, found), flush=True)
     print(f"{n_seeds} searches for each row, {time.perf_counter() - began_s:.0f} s")
 
 

@@ -1,0 +1,49 @@
+"""A one-shot search of NAS-Bench-201 cells on bundled images, from supernet epochs to the tested winner."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nas.core.budget import Budget
+from nas.core.spec import Spec
+from nas.core.supernet import is_epoch
+from nas.problems.cells import CellsProblem
+from nas.problems.images.cell_costs import EDGES
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.tuners.supernet import SupernetTuner
+
+
+def write_table(path: Path) -> None:
+    """Writes a table of all cells whose accuracy is the number of 3x3 convolutions."""
+    space = CellsProblem(channels=4).space
+    rows = [",".join([*point.values(), str(list(point.values()).count("nor_conv_3x3"))]) for point in space.points()]
+    path.write_text("\n".join([",".join([*EDGES, "c10_test_200"]), *rows]) + "\n")
+
+
+@pytest.mark.slow
+def test_search_with_shared_weights(tmp_path: Path) -> None:
+    """Epochs form a chain, subnets inherit from the newest, finals train alone, and only tests know the table."""
+    write_table(tmp_path / "t.csv")
+    problem = Spec.of(
+        CellsProblem, channels=4, epoch_steps=30, n_supernet_epochs=3, n_epochs=4, table=str(tmp_path / "t.csv")
+    )
+    tuner = Spec.of(SupernetTuner, n_epochs=3, warm_up_epochs=2, subnets_per_epoch=3)
+    found = run_search(Search(problem=problem, tuner=tuner), root=str(tmp_path), budget=Budget(trials=9), finalists=1)
+    searched = [trial for trial in found.lineage if trial.stage == "search"]
+    epochs = [trial for trial in searched if is_epoch(trial)]
+    subnets = [trial for trial in searched if not is_epoch(trial)]
+    winner = found.winner
+
+    assert [trial.point for trial in epochs] == [{"supernet_epoch": number} for number in range(3)]
+    assert all(later.proposal.donors == (earlier.number,) for earlier, later in pairwise(epochs))
+    assert len(subnets) == 6
+    assert all(trial.inherited == 1.0 and trial.donor in {epoch.number for epoch in epochs} for trial in subnets)
+    assert all(trial.metrics.keys() == {"accuracy", "loss"} for trial in searched)
+    assert winner is not None
+    assert winner.stage == "final"
+    tested = found.tests[winner.number]["metrics"]
+    assert tested["table"] == list(winner.point.values()).count("nor_conv_3x3")

@@ -160,3 +160,18 @@ def test_the_rest_goes_back_to_the_search() -> None:
     assert table.closed_by(SEARCH, at(3600 - 700)) == "hours"
     assert (table.release_reserve(), table.release_reserve()) == (True, False)
     assert table.closed_by(SEARCH, at(3600 - 700)) is None
+
+
+def test_running_trials_need_the_rest_of_their_kind() -> None:
+    """With GPU-hours, a supernet epoch that has run 30 of 100 s keeps 70 s, although a subnet needs one."""
+    epoch, subnet = frozenset({Policy.SHARE_PARAMS}), frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+    table = planner(hours=None, gpu_hours=1.0, n_finals=0, slots=2)
+    for kind, seconds in ((epoch, 100), (subnet, 1)):
+        table.learn(replace(trial(seconds, stage=SEARCH), policies=kind))
+    reserve_s = 3600 - table.left_s(SEARCH, Usage(0.0, 0.0))
+
+    for left_s, bound in ((70.5, "gpu_hours"), (71.5, None)):
+        spent = Usage(0.0, 3600 - reserve_s - left_s - 30, [30.0], [epoch])
+        assert table.closed_by(SEARCH, spent, kind=subnet) == bound
+    assert table.need_s(SEARCH, None, epoch) == 100
+    assert table.need_s(SEARCH) == table.need_s(SEARCH, None, subnet) == 1

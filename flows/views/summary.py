@@ -16,6 +16,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.redaction import without_passwords
 from nas.core.shared_scores import has_shared_score
+from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.search.pipeline import Summary
 
@@ -61,6 +62,8 @@ def print_summary(
         write(line)
     if winner is None and any(trial.outdated for trial in lineage):
         write("best: no trial of the newest code has a score")
+    elif winner is None and any(is_epoch(trial) and trial.value(metrics[0].name) is not None for trial in lineage):
+        write("best: unknown, because only supernet epochs have a score")
     elif winner is None and lineage.n_in_state(State.COMPLETE):
         write("best: unknown, because no trial returned a number")
     elif winner is None:

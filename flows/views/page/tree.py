@@ -191,7 +191,8 @@ class _Tree:
         for trial in self.trials:
             donor = donor_of(trial)
             for parent in trial.parents:
-                if parent in self.layout.places:
+                is_drawn = not self.is_below(trial, parent) or (parent, trial.number) in self.line_edges
+                if parent in self.layout.places and is_drawn:
                     kind = "line" if (parent, trial.number) in self.line_edges else ""
                     kind = "second" if parent != trial.parents[0] else kind
                     kind = "spine" if parent in self.epochs and trial.number in self.epochs else kind
@@ -206,8 +207,12 @@ class _Tree:
 
     def has_donor_edge(self, trial: Trial, donor: Donor | None) -> bool:
         """Whether an edge shows the donor: not if it is a parent, or the epoch in whose column the trial stands."""
-        is_above = donor in self.epochs and trial.stage == self.first_stage
-        return donor in self.layout.places and donor not in trial.parents and not is_above
+        return donor in self.layout.places and donor not in trial.parents and not self.is_below(trial, donor)
+
+    def is_below(self, trial: Trial, source: Donor | None) -> bool:
+        """Whether a subnet stands in the column of the epoch that gave its weights."""
+        is_subnet = trial.number not in self.epochs and trial.stage == self.first_stage
+        return is_subnet and source in self.epochs and source == donor_of(trial)
 
     def edge(self, source: int, child: Trial, kind: str, *, share: float | None) -> str:
         """A curve from the source's right to the child's left; to the same column around their left sides."""

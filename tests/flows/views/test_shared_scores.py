@@ -49,6 +49,15 @@ def test_summary(n_finals: int) -> None:
     assert (UNTRAINED in lines) == (n_finals == 0)
 
 
+def test_summary_of_epochs_alone() -> None:
+    """A search whose subnets have no scores yet has no best trial, and the reason is given."""
+    lines: list[str] = []
+    lineage = Lineage.of(one_shot(3, 0))
+    print_summary(Summary("s", "url", lineage, None, {}, None), [ACCURACY], "root", write=lines.append)
+
+    assert "best: unknown, because only supernet epochs have a score" in lines
+
+
 @pytest.mark.parametrize("n_finals", [0, 2])
 def test_report(n_finals: int, tmp_path: Path) -> None:
     """So do the report's last lines and the list of searches."""

@@ -303,6 +303,18 @@ def test_edges_of_a_supernet() -> None:
     }
 
 
+def test_a_subnet_whose_parent_is_its_epoch() -> None:
+    """A point that an epoch suggested has no edge from it, since it stands below; the winner's line has one."""
+    epochs = [
+        trial(0, score=0.1, point={"supernet_epoch": 0}),
+        trial(1, parents=(0,), score=0.2, point={"supernet_epoch": 1}),
+    ]
+    subnets = [trial(n, parents=(1,), donors=(1,), donor=1, score=0.3) for n in (2, 3)]
+
+    edges = having(tree_of([*epochs, *subnets], winner=3), "edge")
+    assert {(e.get("data-s"), e.get("data-c")) for e in edges} == {("0", "1"), ("1", "3")}
+
+
 # ---- the curve
 
 

@@ -237,6 +237,11 @@ class Found:
             {name: np.array([found["accuracy"] for found in metrics]) for name, metrics in run.items()},
         )
 
+    def first(self, n: int) -> Found:
+        """Returns the results of the first ``n`` cells."""
+        parts = [{name: values[:n] for name, values in own.items()} for own in (self.scores, self.accuracies)]
+        return replace(self, scores=parts[0], accuracies=parts[1])
+
 
 def found(task: Task) -> Found:
     """Runs a task and returns its results."""
@@ -373,6 +378,7 @@ def ranking(results: Mapping[str, Sequence[Found]], truth: Truth) -> Iterator[st
 
 def inherited(results: Sequence[Found], truth: Truth) -> Iterator[str]:
     """Yields the figure ``inherited``: training of a cell's own, on inherited weights and from scratch."""
+    results = [found.first(len(truth.test)) for found in results]
     own = {name: rows_of(name, results, name) for name in ARMS}
     by_accuracy = [rows_of(name, results, name, kind="accuracy") for name in ARMS]
     joined = [with_proxies(row, truth) for row in own.values()]

@@ -28,6 +28,7 @@ from nas.problems.digits import DigitsProblem
 from nas.search.api import run_search
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
+from nas.search.search_init import SearchInit
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import RuntimeSpec
@@ -287,6 +288,16 @@ def test_constraints_may_limit_proxies(inner: str) -> None:
     assert all(trial.static_metrics["synflow"] <= 2.0 for trial in limited)
     assert all(trial.static_metrics["parameters"] <= 200 for trial in limited)
     assert len({trial.point["width"] for trial in limited}) > 3
+
+
+def test_limits_and_ranks_go_together() -> None:
+    """Of candidates by naswot, each trained one satisfies the limit of synflow; a given point comes first."""
+    given = search("naswot", constraints={"synflow": 2.5}, init=SearchInit(points=({"width": 5},)))
+    trials = found(given, 4)
+
+    assert trials[0].point == {"width": 5}
+    assert all(trial.proposal.proxies.keys() == {"naswot", "synflow"} for trial in trials[1:])
+    assert all(trial.proposal.proxies["synflow"] <= 2.5 for trial in trials[1:])
 
 
 def test_an_impossible_limit_is_explained() -> None:

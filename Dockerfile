@@ -4,7 +4,7 @@ FROM python:3.11-slim
 ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY . .
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c constraints.txt ".[dask,ray]"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c constraints.txt ".[dask,ray,s3]"
 # dask-kubernetes starts this program, which Dask has no more
 RUN printf '#!/bin/sh\nexec dask scheduler "$@"\n' >"$(dirname "$(command -v pip)")/dask-scheduler" && \
     chmod +x "$(dirname "$(command -v pip)")/dask-scheduler"

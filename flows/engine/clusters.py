@@ -52,7 +52,7 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
     assert dask is not None  # read_machine saw to it
     client, jobs = (_connect(dask.address), None) if dask.address else _start(machine, runtime)
     pool = DaskPool(
-        EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
+        EngineSpec(runtime=runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
         client,
         progress,
         slots=machine.slots,
@@ -78,7 +78,9 @@ def open_ray_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) ->
         gpus=machine.gpus,
         environment=worker_environment(runtime.url, runtime.options) if address is None else {},
     )
-    return RayPool(EngineSpec.of(runtime, trial_timeout_s=machine.trial_timeout_s), cluster, progress, machine.slots)
+    return RayPool(
+        EngineSpec(runtime=runtime, trial_timeout_s=machine.trial_timeout_s), cluster, progress, machine.slots
+    )
 
 
 def _check_head(address: str) -> None:

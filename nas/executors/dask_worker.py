@@ -6,6 +6,7 @@ worker), address of the worker, content.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
@@ -84,8 +85,6 @@ class Departure(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
 
     def setup(self, worker: Worker) -> None:
         """Takes SIGTERM in; the worker closes after it, as by Dask's own handler."""
-        import asyncio
-
         loop = asyncio.get_running_loop()
 
         def leave(number: int, frame: object) -> None:
@@ -96,14 +95,10 @@ class Departure(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
 
     async def teardown(self, worker: Worker) -> None:
         """Ends what runs, before the worker closes its connections."""
-        import asyncio
-
         if not self._session.is_closed:
             await asyncio.to_thread(self._session.leave, "its worker was closed")
 
     async def _close(self, worker: Worker) -> None:
-        import asyncio
-
         await asyncio.to_thread(self._session.leave, "its worker got SIGTERM")
         await worker.close(reason="SIGTERM", executor_wait=False, timeout=2)
 
@@ -130,7 +125,6 @@ def run_task(topic: str, key: str, order: PackedOrder) -> None:
 
 
 async def tell(topic: str, method: str, *arguments: Any, dask_worker: Worker) -> None:
-    """Calls a method of this worker's session on a thread, also while its task runs."""
-    session = _sessions.get((topic, dask_worker.address))
-    if session is not None:
-        threading.Thread(target=getattr(session, method), args=arguments, name="heirloom-order", daemon=True).start()
+    """Calls a method of this worker's session, also while its task runs."""
+    if (session := _sessions.get((topic, dask_worker.address))) is not None:
+        session.obey(method, *arguments)

@@ -92,6 +92,10 @@ class EngineSession(ABC):
         """The worker's number among those of its machine, which chooses its GPUs."""
         return 0
 
+    def obey(self, method: str, *arguments: Any) -> None:
+        """Calls a method of this session on a thread of its own."""
+        threading.Thread(target=getattr(self, method), args=arguments, name="heirloom-order", daemon=True).start()
+
     def run(self, key: str, order: PackedOrder) -> None:
         """Runs a task: an attempt, a job until it leaves, a test or an export."""
         self.send(key, Taken())

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nas.core.errors import ConfigurationError
@@ -47,7 +47,7 @@ class EngineSpec:
     """The settings of an engine's workers for one search; they hold no credentials.
 
     Attributes:
-        runtime: Without storage options and without a password in its URL. ``device="auto"``: by the worker.
+        runtime: Its storage options and the password in its URL are left out. ``device="auto"``: by the worker.
         trial_timeout_s: A trial that runs longer is killed and FAILED.
         gpus: The driver's GPUs, if all workers are on its machine. Empty: each uses the first that it sees.
         folder: The driver's working folder, whose modules workers find if they have it.
@@ -56,15 +56,11 @@ class EngineSpec:
     runtime: RuntimeSpec
     trial_timeout_s: float | None = None
     gpus: tuple[int, ...] = ()
-    folder: str = ""
+    folder: str = field(default_factory=os.getcwd)
 
-    @classmethod
-    def of(
-        cls, runtime: RuntimeSpec, *, trial_timeout_s: float | None = None, gpus: tuple[int, ...] = ()
-    ) -> EngineSpec:
-        """Returns the spec for a runtime, whose credentials are left out."""
-        bare = replace(runtime, url=remove_passwords(runtime.url), options={})
-        return cls(runtime=bare, trial_timeout_s=trial_timeout_s, gpus=gpus, folder=os.getcwd())
+    def __post_init__(self) -> None:
+        bare = replace(self.runtime, url=remove_passwords(self.runtime.url), options={})
+        object.__setattr__(self, "runtime", bare)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Driver:
         )
         self.display = RecordedDisplay()
         self.events: list[Event] = []
-        self.pool = DaskPool(EngineSpec.of(runtime), cluster.client(), self.display, slots=self.slots)
+        self.pool = DaskPool(EngineSpec(runtime=runtime), cluster.client(), self.display, slots=self.slots)
         self.executor = LocalExecutor(self.pool, self.slots)
         self.tuner = CountingTuner(self.problem.space, self.problem.metrics)
         self.settings = more

@@ -36,7 +36,7 @@ def runtime(url: str = URL, **options: object) -> RuntimeSpec:
 
 def test_spec_has_no_credentials() -> None:
     """Neither the password of the URL nor storage options are in what an engine sends."""
-    order = PackedOrder.of(EngineSpec.of(runtime(password="s3cret", key="s3cret")), "order")
+    order = PackedOrder.of(EngineSpec(runtime=runtime(password="s3cret", key="s3cret")), "order")
     spec, content = order.unpack()
 
     assert b"s3cret" not in pickle.dumps(order)
@@ -46,7 +46,7 @@ def test_spec_has_no_credentials() -> None:
 
 def test_worker_has_its_own_root_and_options() -> None:
     """The worker's environment names its root and options; without it the driver's URL counts."""
-    bare = EngineSpec.of(runtime(key="k")).runtime
+    bare = EngineSpec(runtime=runtime(key="k")).runtime
     here = local_runtime(bare, {ROOT_VARIABLE: "/mnt/other/", OPTIONS_VARIABLE: '{"key": 1}'})
 
     assert (here.url, here.options) == ("/mnt/other/search", {"key": 1})
@@ -67,7 +67,7 @@ def test_options_must_be_an_object(text: str) -> None:
 @pytest.mark.parametrize("name", ["Heirloom", "Python"])
 def test_other_versions_are_refused(name: str) -> None:
     """A worker with another version refuses by name before it unpickles anything."""
-    order = PackedOrder.of(EngineSpec.of(runtime()), "order")
+    order = PackedOrder.of(EngineSpec(runtime=runtime()), "order")
     other = replace(order, versions={**order.versions, name: "0.0"}, content=b"no pickle")
 
     with pytest.raises(ConfigurationError, match=rf"the driver has {name} 0\.0, this worker .*Install the same"):
@@ -86,7 +86,7 @@ def test_attempt_that_was_started_trains_nothing(tmp_path: Path, trial: Trial) -
     """The engine's rerun of a lost task finds the attempt's start record: the trial is lost, no process starts."""
     records = Records(open_root(str(tmp_path / "search")))
     records.start(trial, {"session": 1, "host": "elsewhere", "pid": 1, "time": 1.0})
-    worker = EngineWorker(EngineSpec.of(runtime(str(tmp_path / "search"))))
+    worker = EngineWorker(EngineSpec(runtime=runtime(str(tmp_path / "search"))))
     ended = worker.run(Assignment(trial), lambda event: None)
     worker.close()
 
@@ -97,7 +97,7 @@ def test_attempt_that_was_started_trains_nothing(tmp_path: Path, trial: Trial) -
 def test_worker_without_the_drivers_records_is_unfit(tmp_path: Path, trial: Trial) -> None:
     """A root that is not the driver's is one line with the remedy."""
     (tmp_path / "other").mkdir()
-    worker = EngineWorker(EngineSpec.of(runtime(str(tmp_path / "other" / "search"))))
+    worker = EngineWorker(EngineSpec(runtime=runtime(str(tmp_path / "other" / "search"))))
     ended = worker.run(Assignment(trial), lambda event: None)
     worker.close()
 

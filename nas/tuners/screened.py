@@ -37,8 +37,8 @@ class ScreenedTuner(Tuner):
         metrics: The inner tuner's metrics.
         seed: The inner tuner's seed.
         inner: ``_target_`` and arguments of the tuner that gives the points; by default ``random``.
-        n_candidates: Number of points for each proposal, repeated points included. Of many children of evolution the
-            proxies always choose the largest: with live FLOPs on NAS-Bench-201, 4 were better than 8 or 32.
+        n_candidates: Number of points for each proposal, repeated points included. For evolution with live
+            FLOPs on NAS-Bench-201, 4 were better than 8 or 32.
         proxies: Names of static metrics, or any of naswot, jacov, snip and synflow.
 
     Raises:

@@ -21,9 +21,11 @@ def has_shared_score(trial: Trial, trial_of: Callable[[int], Trial | None]) -> b
         trial: A finished trial.
         trial_of: Returns the trial with a number, or None if it is unknown.
     """
-    while not is_epoch(trial):
+    seen: set[int] = set()  # donors of records that another program wrote may form a circle
+    while not is_epoch(trial) and trial.number not in seen:
         if not trial.policies >= _UNTRAINED:
             return False
+        seen.add(trial.number)
         source = trial.resolved_donor if trial.donor is None else trial.donor
         donor = trial_of(source) if isinstance(source, int) else None
         if donor is None or donor.point != trial.point:

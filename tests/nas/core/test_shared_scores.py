@@ -58,3 +58,10 @@ def test_shared_scores(number: int, is_shared: bool, why: str) -> None:
 def test_unfinished_trials_have_no_score() -> None:
     """A subnet that runs is not among the scores."""
     assert shared_scores([TRIALS[0], TRIALS[1].as_running()]) == {0}
+
+
+def test_donors_in_a_circle() -> None:
+    """Records that name one another as donors, which no search writes, end in an answer."""
+    circle = [trial(0, {"op": "conv"}, UNTRAINED, donor=1), trial(1, {"op": "conv"}, UNTRAINED, donor=0)]
+
+    assert shared_scores(circle) == {0, 1}

@@ -155,13 +155,14 @@ class Ranking:
         With one metric the order is that of the tuner or the metric. With several, the best trial by the first metric
         comes first, then front after front, the least crowded first. Trials without a value of each metric come last.
 
-        Subnets of a newer supernet epoch come before those of an older one, and epochs are never finalists.
+        Supernet epochs are never finalists. Subnets of a newer one come before those of an older one, unless the tuner
+        has another order.
         """
-        found = _of_stage(trials, stage)
+        found, epochs = _of_stage(trials, stage), supernet_epochs(trials)
         has_fronts = len(self.metrics) > 1 and bool(pareto.competing(found, self.metrics))
-        by = self.by if stage == self.plan.search and not has_fronts else None
-        ranked = found.ranked(self.metrics[0]) if by is None else by(found)
-        groups = comparable(ranked, supernet_epochs(trials))
+        if self.by is not None and stage == self.plan.search and not has_fronts:
+            return [trial for trial in self.by(found) if trial.number not in epochs]
+        groups = comparable(found.ranked(self.metrics[0]), epochs)
         return [trial for group in groups for trial in (self._by_fronts(group) if has_fronts else group)]
 
     def _by_fronts(self, ranked: Sequence[Trial]) -> Sequence[Trial]:

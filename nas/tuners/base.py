@@ -14,6 +14,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.spec import Spec
+from nas.core.supernet import comparable, supernet_epochs
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.training.proxy_scores import ProxyScores
@@ -105,9 +106,11 @@ class Tuner(ABC):
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """Returns the scored trials, best first; the first ones become finalists.
 
-        They are sorted by the first metric, unless a tuner has a better estimate of the true scores.
+        They are sorted by the first metric, unless a tuner has a better estimate of the true scores. Subnets come
+        without their supernet epochs, those of the newest first.
         """
-        return lineage.ranked(self.metrics[0])
+        groups = comparable(lineage.ranked(self.metrics[0]), supernet_epochs(lineage))
+        return [trial for group in groups for trial in group]
 
     def stop_reason(self, lineage: Lineage) -> str:
         """Returns the reason of the answer STOP, for the user, or an empty text."""

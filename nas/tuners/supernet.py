@@ -18,7 +18,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.supernet import EPOCH, comparable, epoch_of, is_epoch, is_no_epoch, supernet_epochs
+from nas.core.supernet import EPOCH, epoch_of, is_epoch, is_no_epoch
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
 from nas.core.validation import check_int
 from nas.spaces.recorded import RecordedSpace
@@ -155,11 +155,6 @@ class SupernetTuner(Tuner):
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
         """Returns the newest two finished epochs. Subnets never give weights."""
         return [trial.number for trial in _newest_epochs(lineage)]
-
-    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the subnets by the first metric, newest epoch first."""
-        groups = comparable(lineage.ranked(self.metrics[0]), supernet_epochs(lineage))
-        return [trial for group in groups for trial in group]
 
     def stop_reason(self, lineage: Lineage) -> str:
         """Returns the inner tuner's reason."""

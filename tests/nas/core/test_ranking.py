@@ -96,6 +96,14 @@ def test_subnets_of_different_epochs_are_never_compared() -> None:
     assert Ranking(PLAN, OBJECTIVES, 2).n_finalists_of(trials[:2], PLAN.stages[1]) == 1
 
 
+def test_order_of_the_tuner_holds_across_epochs() -> None:
+    """A tuner may rank a subnet by the epoch that suggested it, not by the one that scored it."""
+    trials = [epoch(0, 0.5), subnet(1, 0.8, 0), epoch(2, 0.6), subnet(3, 0.1, 2)]
+    ranking = Ranking(PLAN, OBJECTIVES[:1], 9, lambda lineage: [lineage[number] for number in (2, 1, 3)])
+
+    assert [trial.number for trial in ranking.next_finalists(trials, PLAN.stages[1])] == [1, 3]
+
+
 def test_fronts_of_subnets_are_of_one_epoch() -> None:
     """With several objectives the fronts of the newest epoch come before those of the one before."""
     old, new = ((0.9, 1.0), (0.8, 2.0)), ((0.1, 9.0), (0.2, 10.0), (0.05, 11.0))

@@ -186,13 +186,16 @@ class SupernetTuner(Tuner):
                 yield Proposal(point=point, reason=f"suggested by {shared.epoch.number}")
 
     def _rescored(self, lineage: Lineage, shared: SharedWeights) -> Iterator[Proposal]:
-        """Yields the best points of earlier epochs that the newest epoch has not scored."""
+        """Yields the best points of earlier epochs that the newest epoch has not scored.
+
+        Proxies differ with the number of the proposal, so a constraint may refuse a point that was scored before.
+        """
         own = {trial.number for trial in shared.subnets}
         best: dict[str, Trial] = {}
         for trial in self.ranked(lineage) if self.n_rescored else ():
             if len(best) == self.n_rescored:
                 break
-            if trial.number not in own:
+            if trial.number not in own and not lineage.refuses(trial.point):
                 best.setdefault(self.space.key(trial.point), trial)
         for trial in best.values():
             if not shared.has_subnet(trial.point, self.space):

@@ -101,6 +101,18 @@ def test_epochs_and_subnets_alternate() -> None:
     assert session.kinds == "01bbb2ccc3dddddd"
 
 
+def test_a_refused_point_is_not_scored_again() -> None:
+    """A constraint on a proxy, whose value differs with the proposal, may refuse what was scored before."""
+    session = Session(n_epochs=2, warm_up_epochs=1, subnets_per_epoch=2, n_rescored=1)
+    session.run(0.5, 0.9, 0.8, 0.5)
+    best = session.trials[1].point
+    refusing = session.lineage.refusing(lambda point: point == best)
+    proposal = session.tuner.ask(refusing, 4, 4)
+
+    assert isinstance(proposal, Proposal)
+    assert (proposal.point, proposal.reason) == (session.trials[2].point, "2 scored again")
+
+
 def test_epoch_inherits_from_the_one_before() -> None:
     """An epoch has the epoch before as parent and donor, trains by SHARE_PARAMS alone, and gets a hook's derivation."""
 

@@ -16,6 +16,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.policy import Policy
+from nas.core.supernet import epoch_of
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
 from nas.spaces.space import Space
@@ -100,7 +101,7 @@ class ScreenedTuner(Tuner):
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the inner tuner's proposal with the best proxies, or its answer if it has none.
 
-        WAIT: a worker must compute proxies first.
+        WAIT: a worker must compute proxies first. A supernet epoch of the inner tuner is proposed without proxies.
         """
         proposals: dict[str, Proposal] = {}
         answer: Proposal | Answer = STOP
@@ -109,7 +110,7 @@ class ScreenedTuner(Tuner):
             for candidate in range(self.n_candidates):
                 self._inner.n_refused = self.n_refused * self.n_candidates + candidate
                 answer = self._inner.ask(refusing, number, job)
-                if not isinstance(answer, Proposal):
+                if not isinstance(answer, Proposal) or epoch_of(answer.point) is not None:
                     break
                 proposals.setdefault(point_key(answer.point), answer)
         finally:
@@ -127,6 +128,10 @@ class ScreenedTuner(Tuner):
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """Returns the inner tuner's ranking."""
         return self._inner.ranked(lineage)
+
+    def stop_reason(self, lineage: Lineage) -> str:
+        """Returns the inner tuner's reason."""
+        return self._inner.stop_reason(lineage)
 
     def _best(self, proposals: Sequence[Proposal], number: int) -> Proposal | Answer:
         """Returns the first proposal with the largest sum of ranks; WAIT if proxies are unknown."""

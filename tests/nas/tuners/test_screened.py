@@ -17,6 +17,8 @@ from nas.problems.nasbench201 import live_cell
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
+from nas.spaces.supernet import SupernetSpace
+from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.screened import ScreenedTuner
 from tests.support.problems import ScoreProblem, SizeProblem
@@ -66,6 +68,20 @@ def test_the_first_by_rank_is_proposed(proxies: list[str], expected: int) -> Non
     inner = {"_target_": f"{__name__}.FourTuner"}
 
     assert asked(tuner(inner=inner, n_candidates=5, proxies=proxies)) == expected
+
+
+def test_supernet_epochs_are_not_screened() -> None:
+    """An epoch of a one-shot tuner inside has no proxies, which are those of one network."""
+    inner = {"_target_": "nas.tuners.supernet.SupernetTuner"}
+    scores = ProxyScores(["naswot"])
+    screened = ScreenedTuner(SupernetSpace(SPACE), METRICS, inner=inner, proxies=["naswot"])
+    screened.use_proxies(scores)
+    screened.use_static_metrics(lambda point: {})
+    answer = screened.ask(Lineage.of([]), 0, 0)
+
+    assert isinstance(answer, Proposal)
+    assert answer.point == {"supernet_epoch": 0}
+    assert scores.take_request(0) is None
 
 
 def test_random_candidates_get_better_with_their_number() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from nas.core.point import Point
 from nas.core.trial import Trial
+from nas.core.validation import MAX_WHOLE
 
 EPOCH = "supernet_epoch"
 """The only key of the point of a supernet epoch.
@@ -22,7 +23,7 @@ NO_EPOCH = -1
 def epoch_of(point: Point) -> int | None:
     """Returns the number of the supernet epoch that the point stands for, or None."""
     number = point.get(EPOCH) if len(point) == 1 else None
-    return number if type(number) is int and number >= 0 else None
+    return number if type(number) is int and 0 <= number <= MAX_WHOLE else None
 
 
 def is_epoch(trial: Trial) -> bool:

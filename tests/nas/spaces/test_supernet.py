@@ -28,7 +28,7 @@ def test_subnets_are_the_points_of_the_inner_space() -> None:
 
 
 def test_supernet_epochs_are_valid_points() -> None:
-    """A whole number from 0 is a supernet epoch with its own key, and nothing else is."""
+    """A 64-bit number from 0 is a supernet epoch with its own key, and nothing else is."""
     SPACE.validate({"supernet_epoch": 0})
 
     assert SPACE.key({"supernet_epoch": 1}) != SPACE.key({"supernet_epoch": 2})
@@ -37,6 +37,7 @@ def test_supernet_epochs_are_valid_points() -> None:
         {"supernet_epoch": -1},
         {"supernet_epoch": True},
         {"supernet_epoch": 1.0},
+        {"supernet_epoch": 10**400},
         {"supernet_epoch": 1, "n": 1},
     ):
         assert epoch_of(point) is None

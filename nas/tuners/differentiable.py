@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.core.supernet import is_epoch, is_no_epoch
+from nas.core.supernet import is_epoch, is_no_epoch, shared_epoch, supernet_epochs
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
 from nas.spaces.space import Space
@@ -31,6 +31,9 @@ class _Suggestion(NamedTuple):
 
 class DifferentiableTuner(SupernetTuner):
     """Asks for one supernet epoch after another, and proposes the points that they suggest as subnets.
+
+    A point that a later epoch suggests again is scored again, with the weights of that epoch. So the point of the last
+    epoch wins also in a search without finals.
 
     An epoch has collapsed if its point has too many skips or nones. Then no further epoch is trained. Only points of
     earlier epochs are subnets, and finalists, those of later epochs first. The first epoch never counts as collapsed.
@@ -93,12 +96,11 @@ class DifferentiableTuner(SupernetTuner):
         new = self._new_suggestions(lineage, chain)
         is_open = shared.n_epochs < self.n_epochs and len(self._sound(chain)) == len(chain)
         is_pending = any(map(is_epoch, lineage.pending))
-        n_points = len({self.space.key(suggestion.point) for suggestion in new})
-        if is_open and not is_pending and n_points < 2:
+        if is_open and not is_pending and len(new) < 2:
             return self._propose_epoch(lineage, shared)
         if new:
             return self._propose_suggested(new[0])
-        return WAIT if is_open else STOP
+        return WAIT if is_open or lineage.pending else STOP  # a pending subnet may find its epoch's weights lost
 
     def epoch_derivation(self, lineage: Lineage, number: int) -> Mapping[str, Any]:
         """Returns the method, which the problem reads."""
@@ -117,16 +119,23 @@ class DifferentiableTuner(SupernetTuner):
         )
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the newest two finished epochs, and those that suggested points without a subnet."""
-        waiting = self._new_suggestions(lineage, _chain(lineage, SharedWeights.of(lineage)))
+        """Returns the newest two finished epochs, and those that suggested points without a subnet of them.
+
+        An epoch stays until its point has a subnet of a later one, since the weights of that may be lost.
+        """
+        waiting = self._unscored(lineage, _chain(lineage, SharedWeights.of(lineage)))
         return {*super().may_inherit_from(lineage), *(suggestion.epoch.number for suggestion in waiting)}
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the scored subnets, those of the newest epoch without a collapse first."""
+        """Returns the scored subnets: those of the newest epoch without a collapse first, newest weights first."""
         chain = _chain(lineage, SharedWeights.of(lineage))
         newest = {self.space.key(found.point): found.number for found in self._suggestions(chain)}
-        scored = filter(is_no_epoch, lineage.ranked(self.metrics[0]))
-        return sorted(scored, key=lambda trial: -newest.get(self.space.key(trial.point), -1))
+        epochs, scored = supernet_epochs(lineage), filter(is_no_epoch, lineage.ranked(self.metrics[0]))
+
+        def place(trial: Trial) -> tuple[int, int]:
+            return -newest.get(self.space.key(trial.point), -1), -shared_epoch(trial, epochs)
+
+        return sorted(scored, key=place)
 
     def _propose_suggested(self, suggestion: _Suggestion) -> Proposal:
         epoch = suggestion.epoch
@@ -150,10 +159,22 @@ class DifferentiableTuner(SupernetTuner):
             for point in trial.suggested:
                 yield _Suggestion(point, number, trial)
 
+    def _unscored(self, lineage: Lineage, chain: Sequence[Trial]) -> list[_Suggestion]:
+        """Returns the suggestions without a subnet of their epoch or a later one, in the order of the epochs."""
+        last: dict[str, int] = {}
+        for trial in filter(is_no_epoch, lineage):
+            key, epoch = self.space.key(trial.point), trial.proposal.weight_donors[0]
+            assert isinstance(epoch, int)
+            last[key] = max(epoch, last.get(key, epoch))
+        found = [s for s in self._suggestions(chain) if last.get(self.space.key(s.point), -1) < s.epoch.number]
+        return [suggestion for suggestion in found if not lineage.refuses(suggestion.point)]
+
     def _new_suggestions(self, lineage: Lineage, chain: Sequence[Trial]) -> list[_Suggestion]:
-        """Returns the suggestions of points that no trial has, newest first."""
-        new = [found for found in self._suggestions(chain) if not lineage.has_point(found.point)]
-        return new[::-1]
+        """Returns the newest suggestion of each point without a score, newest first."""
+        newest: dict[str, _Suggestion] = {}
+        for suggestion in reversed(self._unscored(lineage, chain)):
+            newest.setdefault(self.space.key(suggestion.point), suggestion)
+        return list(newest.values())
 
 
 def _chain(lineage: Lineage, shared: SharedWeights) -> list[Trial]:

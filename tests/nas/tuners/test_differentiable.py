@@ -14,6 +14,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
+from nas.core.ranking import competitors
 from nas.core.spec import Spec
 from nas.core.supernet import EPOCH, epoch_of
 from nas.core.trial import Proposal, State, Trial
@@ -68,7 +69,7 @@ class Scripted:
         metrics = {"accuracy": score} if state == State.COMPLETE else {}
         self.finished.append(Trial(
             number=trial.number, index=trial.index, proposal=trial.proposal, policies=trial.policies, state=state,
-            metrics=metrics, suggested=suggested,
+            metrics=metrics, suggested=suggested, resolved_donor=next(iter(trial.proposal.weight_donors), None),
         ))  # fmt: skip
 
     def run(self, cells: Iterable[str], score: float = 0.5) -> list[int | str]:
@@ -126,8 +127,33 @@ def test_with_one_slot_few_points_wait_for_their_score() -> None:
     assert found == [0, 1, "333331", 2, "333311", 3, "333111", "333333"]
 
 
+def test_a_point_is_scored_again_with_a_later_epoch() -> None:
+    """A point that the last epoch suggests again has its weights, so that it wins by them and not by a score."""
+    search = Scripted(n_epochs=3)
+    search.ask()
+    search.finish("333333")
+    search.ask()
+    search.ask()  # the subnet of epoch 0
+    search.finish("111111")
+    search.finish(score=0.9)
+    search.ask()
+    search.ask()  # the subnet of epoch 1
+    search.finish("333333")
+    search.finish(score=0.9)
+    again = proposed(search.ask())
+    search.finish(score=0.2)
+    [*ranked] = search.tuner.ranked(search.lineage)
+
+    assert (again.point, again.weight_donors) == (cell("333333"), (3,))
+    assert search.ask() is STOP
+    assert competitors(search.finished, (METRIC,), ["search"])[0] == ranked[0]
+    assert [(letters(trial.point), trial.proposal.weight_donors) for trial in ranked] == [
+        ("333333", (3,)), ("333333", (0,)), ("111111", (1,)),
+    ]  # fmt: skip
+
+
 def test_a_point_is_scored_once() -> None:
-    """A point that later epochs suggest again is no second subnet, but ranks with the newest of them."""
+    """A point that a later epoch suggests again before its score has one subnet, with the newest weights."""
     search = Scripted(n_epochs=4)
     found = search.run(["333333", "111111", "333333", "333333"])
     ranked = [letters(trial.point) for trial in search.tuner.ranked(search.lineage)]

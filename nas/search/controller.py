@@ -23,6 +23,7 @@ from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.metric import finite_metrics
 from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.supernet import is_epoch
 from nas.core.trial import OnMissingWeights, Proposal, Reason, Trial
 from nas.core.validation import short_repr
 from nas.executors.events import (
@@ -494,7 +495,8 @@ class SearchController:
         resolved = self._donors.resolve(trial, slot, results, is_retraining=not is_search)
         if resolved.missing is not None:
             is_strict = self._settings.on_missing_weights == "fail"
-            why = " (on_missing_weights=fail)" if is_strict else ", and SKIP_TRAIN trains none"
+            needs = "a supernet epoch needs them" if is_epoch(trial) else "SKIP_TRAIN trains none"
+            why = " (on_missing_weights=fail)" if is_strict else f", and {needs}"
             self._fail(trial, Reason.PARENT, f"donor {resolved.missing} has no weights{why}")
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1

@@ -9,7 +9,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import ancestor_with_weights, lost_donors
 from nas.core.metric import Metric
 from nas.core.policy import Policy
-from nas.core.supernet import is_subnet
+from nas.core.supernet import is_epoch, is_subnet
 from nas.core.trial import DONOR_RULES, Donor, DonorRule, DonorWeights, OnMissingWeights, Trial
 from nas.inheritance.donors.donor_rules import donor_by_rule
 
@@ -69,7 +69,7 @@ class DonorResolver:
             learned: The finished trials that donor rules choose from, in the order in which they finished.
             is_retraining: Whether it trains or scores its donor's point again. Then no ancestor replaces the donor.
                 With SKIP_TRAIN a donor without weights makes it fail, unless no trial of the search has weights. The
-                same holds for a subnet: no other weights replace those of its supernet epoch.
+                same holds for a subnet and for a supernet epoch, which counts the epochs behind its weights.
         """
         found: dict[Donor, Checkpoint] = {}
         replaced: dict[str, Donor | None] = {}
@@ -80,8 +80,7 @@ class DonorResolver:
             if donor in DONOR_RULES:
                 resolved = replaced[str(donor)] = self._choose(DonorRule(str(donor)), slot, learned)
             elif self._weights_of(donor) is None:
-                must_keep = is_retraining or is_subnet(trial, self._trials)
-                if self._on_missing_weights == "fail" or (must_keep and self._only_scores(trial)):
+                if self._on_missing_weights == "fail" or self._must_keep_donor(trial, is_retraining=is_retraining):
                     return ResolvedDonors(missing=donor)
                 resolved = replaced[str(donor)] = None if is_retraining else self._ancestor(donor)
             checkpoint = None if resolved is None else self._weights_of(resolved)
@@ -90,10 +89,12 @@ class DonorResolver:
         donors = tuple(DonorWeights(donor, checkpoint) for donor, checkpoint in found.items())
         return ResolvedDonors(donors, replaced)
 
-    def _only_scores(self, trial: Trial) -> bool:
-        """Returns whether the trial trains nothing, and trials of the search have weights."""
-        has_weights = any(t.checkpoint is not None or t.weights_deleted for t in self._trials)
-        return Policy.SKIP_TRAIN in trial.policies and has_weights
+    def _must_keep_donor(self, trial: Trial, *, is_retraining: bool) -> bool:
+        """Returns whether the trial fails without its donor's weights; never if no trial of the search has any."""
+        only_scores = Policy.SKIP_TRAIN in trial.policies and (is_retraining or is_subnet(trial, self._trials))
+        if not only_scores and not is_epoch(trial):
+            return False
+        return any(t.checkpoint is not None or t.weights_deleted for t in self._trials)
 
     def _choose(self, rule: DonorRule, slot: int | None, learned: Sequence[Trial]) -> int | None:
         assert self._metric is not None

@@ -10,14 +10,17 @@ from uuid import uuid4
 import pytest
 
 from nas.core.budget import Budget
+from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.simulated import SimulatedExecutor, Workers
+from nas.inheritance.donors.resolver import DonorResolver
 from nas.search.api import run_search
 from nas.search.budget.planner import StagePlanner
 from nas.search.controller import ControllerSettings, SearchController
@@ -29,6 +32,7 @@ from nas.spaces.supernet import SupernetSpace
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.storage.verified import digest_of
 from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.supernet import SupernetTuner
 from tests.support.record_files import read_record, write_record
@@ -327,6 +331,24 @@ def test_search_survives_lost_shared_weights(tmp_path: Path) -> None:
     for trial in later:
         assert trial.donor == again.number
         assert trial.metrics["weights"] == again.metrics["weights"]
+
+
+def test_epoch_without_its_donor_is_trained_again() -> None:
+    """An epoch whose donor was found lost fails, although an older one has weights, and its donor's number follows."""
+    session = Session(n_epochs=3, warm_up_epochs=2, subnets_per_epoch=1)
+    session.run(0.1, 0.2)
+    checkpoint = Checkpoint(manifest=Reference("manifests/000000-paper.json", 0, digest_of(b"")), packs=())
+    session.trials = [replace(trial, checkpoint=checkpoint) for trial in session.trials]
+    subnet, epoch = session.begin(), session.begin()
+    assert (epoch.point, epoch.proposal.donors) == ({"supernet_epoch": 2}, (1,))
+    session.lose_weights(subnet.number)
+    session.trials[2] = replace(session.trials[2], inheritance={"lost": [1]})
+    found = DonorResolver(session.trials, "ancestor", lambda donor: None).resolve(epoch)
+    session.lose_weights(epoch.number)
+    again = session.begin()
+
+    assert (found.missing, found.donors) == (1, ())
+    assert (again.point, again.proposal.donors) == ({"supernet_epoch": 1}, (0,))
 
 
 def test_recorded_suggestion_is_checked(tmp_path: Path) -> None:

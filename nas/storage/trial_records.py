@@ -61,6 +61,7 @@ _RESUME_STATE: Mapping[str, tuple[type, ...]] = {
     "inheritance": (dict, NoneType),
     **dict.fromkeys(("saved", "files", "random"), (dict,)),
 }
+_NEW_RESUME_STATE: Mapping[str, tuple[type, ...]] = {**_RESUME_STATE, "suggested": (list,)}
 _TOTALS: Mapping[str, tuple[type, ...]] = {
     **{key: _RESULT[key] for key in ("resolved_donor", "donor", "inheritance", "cost")},
     "inherited": (int, float, NoneType),
@@ -192,7 +193,9 @@ def check_resume_state(state: Mapping[str, Any]) -> None:
     Raises:
         CorruptError: a key is missing or a value is invalid.
     """
-    fields = checked_fields(state, _RESUME_STATE)
+    has_suggested = isinstance(state, dict) and "suggested" in state  # earlier versions saved none
+    fields = checked_fields(state, _NEW_RESUME_STATE if has_suggested else _RESUME_STATE)
+    _suggested(fields.get("suggested", []))
     checked_int(fields["step"], "step")
     for entry in fields["curve"]:
         _report(entry)

@@ -4,7 +4,7 @@ A resume point holds everything that decides the rest of the training:
 
 * the parts that the problem's code names: network, optimizer, schedule, generators;
 * the global random states and the curve;
-* the content of ``run.save`` and ``run.save_dir``;
+* the content of ``run.save`` and ``run.save_dir``, and the points of ``run.suggest_points``;
 * the totals so far: donor, inherited share, inheritance report and cost.
 
 If the training is deterministic, the result is the same to the bit as without the interruption.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from nas.core.errors import ConfigurationError
+from nas.core.point import Point
 from nas.core.reference import checked_path
 from nas.core.trial import Trial, training_cost
 from nas.inheritance.report import InheritanceReport
@@ -64,7 +65,8 @@ class Resumption:
     def load(self, *parts: object) -> None:
         """Restores the parts that ``run.save_resume_point`` saved, given in the same order.
 
-        Also restores the random states, the curve, the content of ``run.save`` and ``run.save_dir``, and the totals.
+        Also restores the random states, the curve, the content of ``run.save`` and ``run.save_dir``, the suggested
+        points and the totals.
         Call it last before the training loop, because random numbers drawn before it are drawn again.
 
         Raises:
@@ -90,6 +92,7 @@ class ResumableRun(Protocol):
     n_gpus: float
     inheritance: InheritanceReport | None
     curve: list[tuple[int, dict[str, float]]]
+    suggested: tuple[Point, ...]
 
     @property
     def donor(self) -> Donor | None:
@@ -101,6 +104,9 @@ class ResumableRun(Protocol):
 
     def save(self, model: Mapping[str, torch.Tensor]) -> None:
         """Saves weights for publishing."""
+
+    def suggest_points(self, points: Sequence[Point]) -> None:
+        """Suggests points to the tuner."""
 
     def unpublished(self) -> tuple[dict[str, torch.Tensor], Path | None]:
         """Returns the tensors and the folder that would be published now."""
@@ -171,6 +177,7 @@ class ResumePointSaver:
             "saved": encode_state(saved, "saved", tensors),
             "files": encode_state(_read_files(folder), "files", tensors),
             "random": encode_state(random_state(), "random", tensors),
+            "suggested": list(self._run.suggested),
         }
         self._store.publish(state, tensors)
         self._n_saves += 1
@@ -191,6 +198,7 @@ class ResumePointSaver:
             path = self._run.save_dir / checked_path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data.tobytes())
+        self._run.suggest_points(state.get("suggested", ()))
         self._earlier = state["totals"]
         self._run.curve[:] = [(step, metrics) for step, metrics in state["curve"]]
         if self._channel is not None:

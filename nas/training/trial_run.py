@@ -342,7 +342,7 @@ class TrialRun(PolicyScaling):
     def suggest_points(self, points: Sequence[Point]) -> None:
         """Suggests points that the trial found, best first, to the tuner (``Trial.suggested``).
 
-        Only the last call of the trial's attempt counts.
+        Only the last call counts. A resumed attempt starts with the points suggested before its resume point.
 
         Raises:
             ConfigurationError: a point is not in the space, or all together exceed 600 bytes of JSON.

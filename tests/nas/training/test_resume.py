@@ -538,6 +538,25 @@ class TestResumption:
         assert reports == [(3, {"score": 0.25}, False), (4, {"score": 0.5}, True)]
         assert [(step, dict(metrics)) for step, metrics in result.curve] == [(3, {"score": 0.25}), (4, {"score": 0.5})]
 
+    def test_suggested_points_stay(self, runner: AttemptRunner) -> None:
+        """Points suggested before the resume point are in the result of the attempt that loads it."""
+
+        def suggest_and_save(run: TrialRun) -> None:
+            run.suggest_points([{"x": 7}])
+            saving(run)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load({})
+            return {"score": 1.0}
+
+        ended(runner, suggest_and_save)
+        result = runner.attempt(body)
+
+        assert result is not None
+        assert result.suggested == ({"x": 7},)
+
     def test_time_adds_up(self, runner: AttemptRunner) -> None:
         """A result's cost includes the time of all attempts up to the save that it resumed from."""
 

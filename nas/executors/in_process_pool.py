@@ -37,6 +37,7 @@ class InProcessPool(WorkerPool):
         self._lock = threading.Lock()
         self._checks_early = spec.checks_export
         self._channels: dict[int, ControllerChannel] = {}
+        self._n_calls = 0
         self._jobs: dict[int, _JobThread] = {}
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
@@ -78,6 +79,8 @@ class InProcessPool(WorkerPool):
         """Tests, exports or computes proxies in the calling thread."""
         runtime = self._get_runtime()
         log = TrialLog()
+        with self._lock:
+            self._n_calls += 1
         try:
             with log.capture():
                 return runtime.call(action, subject)
@@ -89,15 +92,17 @@ class InProcessPool(WorkerPool):
             log.write(text)
             raise ActionError(f"{error_line(error)}\n{text}") from error
         finally:
+            with self._lock:
+                self._n_calls -= 1
             log.put(runtime.files, log_path(subject.number, action))
 
     def close(self) -> None:
-        """Asks running attempts to end at their next report; closes the problem if none runs."""
+        """Asks running attempts to end at their next report; closes the problem if neither they nor calls run."""
         for channel in list(self._channels.values()):
             channel.stop_kind = "interrupt"
         for job in list(self._jobs.values()):
             job.answer(None)
-        is_idle = not self._channels and all(job.has_ended for job in self._jobs.values())
+        is_idle = not self._channels and not self._n_calls and all(job.has_ended for job in self._jobs.values())
         if self._runtime is not None:
             self._runtime.leaves = True
         if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:

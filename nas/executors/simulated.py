@@ -10,16 +10,18 @@ import heapq
 import itertools
 import math
 import random
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
-from nas.executors.event_queue import EventQueue
+from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import (
     Action,
     Event,
@@ -137,7 +139,6 @@ class SimulatedExecutor(EventQueue):
         self._order = itertools.count()
         self._running: dict[int, _Attempt] = {}
         self._warm: set[int] = set()
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="heirloom-proxies")
 
     def now_s(self) -> float:
         """Returns the seconds of the virtual clock, which starts at 0."""
@@ -206,7 +207,10 @@ class SimulatedExecutor(EventQueue):
         """Computes on a thread of this process, in no time on the virtual clock."""
         if self._pool is None:
             raise AssertionError("a simulated executor without a pool computes no proxies")
-        self._at(self._clock_s, self._threads.submit(compute_proxies, self._pool, request).result)
+        future: Future[Event] = Future()
+        answer = partial(_answer, future, self._pool, request)
+        threading.Thread(target=answer, name="heirloom-proxies", daemon=True).start()
+        self._at(self._clock_s, lambda: self._wait(future))
 
     def call(self, action: Action, trial: Trial) -> Mapping[str, Any]:
         """Tests or exports in this process."""
@@ -221,7 +225,14 @@ class SimulatedExecutor(EventQueue):
         """Closes the pool."""
         if self._pool is not None:
             self._pool.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _wait(self, future: Future[Event]) -> Event | None:
+        """Returns the answer, or a requested stop; the clock stands still."""
+        while not wait([future], timeout=POLL_S).done:
+            if (posted := super().next_event(until_s=0.0)) is not None:
+                self._at(self._clock_s, lambda: self._wait(future))
+                return posted
+        return future.result()
 
     def _at(self, time_s: float, occur: Callable[[], Event | None]) -> None:
         heapq.heappush(self._due, (time_s, next(self._order), occur))
@@ -287,3 +298,8 @@ class SimulatedExecutor(EventQueue):
     def _remove(self, attempt: _Attempt) -> None:
         attempt.has_ended = True
         del self._running[attempt.trial.number]
+
+
+def _answer(future: Future[Event], pool: WorkerPool, request: ProxyRequest) -> None:
+    """Computes proxies and puts the event that tells of it into the future."""
+    future.set_result(compute_proxies(pool, request))

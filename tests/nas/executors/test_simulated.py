@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -14,14 +15,17 @@ from nas.core.errors import ConfigurationError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
+from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.events import StopRequested
+from nas.executors.events import Action, ProxiesComputed, StopRequested
+from nas.executors.in_process_pool import InProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.training.messages import ProxyRequest, RuntimeSpec
 from nas.training.problem import Problem, Simulation
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
@@ -197,6 +201,31 @@ def test_report_that_is_not_finite_fails_its_trial() -> None:
     assert (trial.state, trial.reason, trial.duration_s) == (State.FAILED, Reason.NOT_FINITE, 30.0)
     assert trial.curve == ((1, {"score": 0.5}),)
     assert trial.error == "step 2 reported score=nan"
+
+
+def test_a_stop_is_heard_while_proxies_are_computed() -> None:
+    """The simulator waits for proxies, but a requested stop ends the wait, and the answer follows it."""
+    hangs = threading.Event()
+
+    class HangingPool(InProcessPool):
+        def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
+            hangs.wait(10)
+            return {"values": [{"size": 1.0}], "error": None}
+
+    problem, records = PaperProblem(), Records(open_root(f"memory://{uuid4().hex}"))
+    pool = HangingPool(RuntimeSpec(problem=Spec.of(PaperProblem), url=records.files.url, options={}))
+    executor = SimulatedExecutor(problem, records, pool=pool)
+    executor.compute_proxies(ProxyRequest(number=0, seed=0, names=("size",), points=({},)))
+    executor.post(StopRequested("enough"))
+    first = executor.next_event(None)
+    threading.Timer(0.3, executor.post, [StopRequested("really")]).start()
+    second = executor.next_event(None)
+    hangs.set()
+    third = executor.next_event(None)
+
+    assert (first, second) == (StopRequested("enough"), StopRequested("really"))
+    assert isinstance(third, ProxiesComputed)
+    assert list(third.values or ()) == [{"size": 1.0}]
 
 
 def test_an_interrupted_search_continues() -> None:

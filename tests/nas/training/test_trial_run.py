@@ -8,8 +8,10 @@ import math
 import random
 import re
 import sys
+import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -1081,6 +1083,30 @@ class TestLog:
         assert logs["test"].startswith("testing 0\nTraceback")
         assert logs["test"].endswith("ZeroDivisionError: no test data\n")
         assert capsys.readouterr().out == ""
+
+    def test_a_running_test_keeps_the_problem_open(self, trainer: TrialTrainer) -> None:
+        """A pool that closes during a call leaves the problem to it; one that is idle closes the problem."""
+        begun, closed = threading.Event(), threading.Event()
+
+        class Closing(BodyProblem):
+            def close(self) -> None:
+                closed.set()
+
+        def test(run: TrialRun) -> dict[str, float]:
+            begun.set()
+            return {"score": float(closed.wait(0.1))}
+
+        trial = trainer.train(lambda run: {"score": 1.0})
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=trainer.files.url, options={})
+        pool = InProcessPool(spec, trainer.files, Closing(test=test))
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(pool.call, "test", trial)
+            begun.wait(10)
+            pool.close()
+
+        assert answer.result()["metrics"] == {"score": 0.0}
+        pool.close()
+        assert closed.is_set()
 
     def test_silent_trial_has_no_log(self, trainer: TrialTrainer) -> None:
         """A trial without output has no log file."""

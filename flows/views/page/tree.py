@@ -12,8 +12,9 @@ from flows.views.page.layout import Layout, lay_out
 from flows.views.page.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
 from flows.views.page.palette import ScoreScale, in_light
 from flows.views.trial_summary import SHARED, donor_of, trial_summary
+from nas.core.ranking import competitors
 from nas.core.shared_scores import shared_scores
-from nas.core.supernet import epoch_of, is_epoch, supernet_epochs
+from nas.core.supernet import epoch_of, supernet_epochs
 from nas.core.trial import Donor, State, Trial
 
 if TYPE_CHECKING:
@@ -66,10 +67,11 @@ def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = No
     Args:
         lineage: The trials.
         metric: The score that colors them.
-        winner: The trial whose line of ancestors is emphasized; by default the best by the metric.
+        winner: The trial whose line of ancestors is emphasized; by default the first of ``competitors``.
         heading: A line above the picture.
     """
-    best = next((trial.number for trial in lineage.ranked(metric) if not is_epoch(trial)), None)
+    stages = list(dict.fromkeys(trial.stage for trial in sorted(lineage, key=lambda trial: trial.number)))
+    best = next((trial.number for trial in competitors(lineage, [metric], stages)), None)
     drawing = draw_tree(lineage, metric, winner=best if winner is None else winner)
     margin, top = 16.0, 38.0 if heading else 14.0
     width = max(drawing.width, 620.0) + 2 * margin

@@ -181,6 +181,15 @@ def test_standalone_svg(n: int) -> None:
     assert "a <search> \ufffd\ufffd & more" in "".join(picture.itertext())
 
 
+def test_winner_of_a_standalone_svg() -> None:
+    """By default a final is the winner, although a subnet has a better score of shared weights."""
+    trials = [replace(t, metrics={**t.metrics, "accuracy": 0.1}) if t.stage == "final" else t for t in one_shot(4, 4)]
+    picture = ET.fromstring(family_tree_svg(Lineage.of(trials), ACCURACY))
+    [winner] = {int(node.get("data-n", "")) for node in having(picture, "winner") if node.get("data-n")}
+
+    assert trials[winner].stage == "final"
+
+
 def test_edges() -> None:
     """An edge leads from each parent, solid; from a donor that is no parent, dashed; as wide as the share inherited."""
     trials = [

@@ -61,6 +61,9 @@ class Alphas(nn.Module):
 
         Args:
             excluded: Options that are never taken, such as ``none`` in the space of DARTS.
+
+        Raises:
+            ConfigurationError: a choice has too few other options.
         """
         return self.point_of(self.logits(), excluded)
 
@@ -80,8 +83,13 @@ class Alphas(nn.Module):
     def _value(self, label: str, values: list[float], excluded: Collection[Any]) -> Any:
         options = self._options[label]
         allowed = [index for index, option in enumerate(options) if option not in excluded]
-        ranked = sorted(allowed, key=lambda index: -values[index])
-        if (n_chosen := self._n_chosen[label]) == 1:
+        ranked, n_chosen = sorted(allowed, key=lambda index: -values[index]), self._n_chosen[label]
+        if len(ranked) < n_chosen:
+            raise ConfigurationError(
+                f"label={label!r}: must have at least {n_chosen} options other than {', '.join(map(str, excluded))}. "
+                "Add one, or set tuner.allows_none=true."
+            )
+        if n_chosen == 1:
             return options[ranked[0]]
         return sorted(options[index] for index in ranked[:n_chosen])
 

@@ -45,6 +45,14 @@ def test_point() -> None:
     space_of(network).validate(alphas.point())
 
 
+def test_point_needs_an_option() -> None:
+    """A choice all of whose options are excluded is named, with the remedy."""
+    network = LayerChoice({"none": nn.Identity()}, "only")
+
+    with pytest.raises(ConfigurationError, match=r"label='only': must have .* other than none\. .*tuner.allows_none"):
+        Alphas(network).point(["none"])
+
+
 def test_point_of_inputs() -> None:
     """A choice of inputs takes those with the largest logits, in rising order; a single one is an index."""
     network = nn.ModuleList([InputChoice(4, 2, "two"), InputChoice(3, 1, "one"), InputChoice(2, 2, "all")])

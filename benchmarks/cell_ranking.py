@@ -28,7 +28,7 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.supernet import EPOCH, epoch_of
 from nas.core.trial import Proposal, State
-from nas.problems.cells import N_PANEL, CellsProblem
+from nas.problems.cells import CellsProblem
 from nas.problems.images.cell_costs import EDGES
 from nas.problems.images.fit import evaluate
 from nas.problems.nasbench201 import NasBench201Problem
@@ -38,6 +38,7 @@ from nas.spaces.space import Space
 from nas.supernets.connectivity import is_connected
 from nas.supernets.module import subnet
 from nas.supernets.operations import NAS_BENCH_201
+from nas.supernets.paths import N_PANEL
 from nas.training.problem import Ability
 from nas.training.proxies import ProxyScorer
 from nas.training.trial_run import TrialRun

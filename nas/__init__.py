@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.core.policy import PolicyPlan as PolicyPlan
     from nas.core.policy import Stage as Stage
     from nas.core.spec import Spec as Spec
+    from nas.core.supernet import epoch_of as epoch_of
     from nas.core.trial import DonorRule as DonorRule
     from nas.core.trial import Proposal as Proposal
     from nas.core.trial import State as State
@@ -48,7 +49,6 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.spaces.parameters.space import ParameterSpace as ParameterSpace
     from nas.spaces.space import Space as Space
     from nas.spaces.supernet import SupernetSpace as SupernetSpace
-    from nas.spaces.supernet import epoch_of as epoch_of
     from nas.stoppers.base import Stopper as Stopper
     from nas.storage.maintenance.gc.retention import Retention as Retention
     from nas.storage.signature import Signature as Signature

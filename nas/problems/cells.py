@@ -20,6 +20,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
+from nas.core.supernet import epoch_of
 from nas.core.validation import check_int, short_repr
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
@@ -32,12 +33,12 @@ from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import Images
 from nas.problems.images.supernet_schedule import SupernetSchedule
 from nas.problems.nasbench201 import NasBench201Problem
-from nas.spaces.supernet import SupernetSpace, epoch_of
+from nas.spaces.supernet import SupernetSpace
 from nas.storage.remote_file import check_file
 from nas.supernets.method import Method
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.operations import Operations
-from nas.supernets.paths import ListedPaths, PathSampler, UniformPaths
+from nas.supernets.paths import N_PANEL, PATHS, ListedPaths, PathSampler, UniformPaths
 from nas.supernets.statistics import recalibrate
 from nas.supernets.training import PathTraining, train_epoch
 from nas.training.precision import checked_precision
@@ -45,9 +46,6 @@ from nas.training.problem import LATENCY
 from nas.training.trial_run import TrialRun
 
 LARGEST = dict.fromkeys(EDGES, "nor_conv_3x3")
-N_PANEL = 16
-PATHS = "paths"
-"""The key of a supernet epoch's ``derivation`` with the answers of each step's decisions."""
 _PANEL_SEED = 0
 _N_RECALIBRATED = 2_000  # images
 _RECALIBRATED_AT_ONCE = 500
@@ -249,7 +247,7 @@ class CellsProblem(ImageProblem):
 
     def _paths(self, run: TrialRun) -> PathSampler:
         """Returns the paths that the tuner listed, or random ones."""
-        if run.derivation and PATHS in run.derivation:
+        if isinstance(run.derivation, Mapping) and PATHS in run.derivation:
             return ListedPaths.of_answers(self.space, run.derivation[PATHS])
         return UniformPaths(self.space, run.seed)
 

@@ -8,8 +8,7 @@ from typing import Any, final
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point, point_key
-from nas.core.supernet import EPOCH as EPOCH
-from nas.core.supernet import epoch_of as epoch_of
+from nas.core.supernet import EPOCH, epoch_of
 from nas.spaces.domain import Ask, Decision
 from nas.spaces.space import Space, Variation
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_bool, check_int, check_number, closest_names
+from nas.supernets.connectivity import NONE
 
 METHODS = ("darts", "gdas", "drnas", "darts_pt")
-NONE, SKIP = "none", "skip_connect"
-"""The names of the options without an output and without a layer, as in NAS-Bench-201."""
+SKIP = "skip_connect"
+"""The name of the option without a layer, as in NAS-Bench-201."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,10 @@ from nas.supernets.connectivity import is_connected
 
 PathSampler: TypeAlias = Callable[[int], list[Point]]
 """Returns the points of a step, counted from 0."""
+PATHS = "paths"
+"""The key of a supernet epoch's ``derivation`` with the answers of each step's decisions."""
+N_PANEL = 16
+"""The number of points whose mean score is that of a supernet epoch."""
 _TRIES = 1_000
 
 

@@ -22,6 +22,7 @@ from nas.core.supernet import is_epoch, is_no_epoch
 from nas.core.trial import Donor, Proposal
 from nas.core.validation import check_int
 from nas.spaces.space import Space
+from nas.supernets.paths import PATHS
 from nas.tuners.base import Answer
 from nas.tuners.shared.lstm.tuner import LstmTuner
 from nas.tuners.supernet import SharedWeights, SupernetTuner
@@ -102,7 +103,7 @@ class EnasTuner(SupernetTuner):
         rng = random.Random(f"{self.seed}/paths/{number}")
         subnets = lineage.only(is_no_epoch)
         points = [self.controller.draw(subnets, rng) for _ in range(self.paths_per_epoch)]
-        return {"paths": [[decision.answer for decision in self.space.decisions(point)] for point in points]}
+        return {PATHS: [[decision.answer for decision in self.space.decisions(point)] for point in points]}
 
     def _levels(self, lineage: Lineage) -> Mapping[Donor, float]:
         """Returns the score of each epoch as a rank."""

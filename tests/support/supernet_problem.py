@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from nas import Choice, Metric, ParameterSpace, Policy, Problem, Trial, TrialRun
 from nas.core.point import Point, point_key
-from nas.spaces.supernet import SupernetSpace, epoch_of
+from nas.core.supernet import epoch_of
+from nas.spaces.supernet import SupernetSpace
 from nas.training.problem import Simulation
 
 if TYPE_CHECKING:

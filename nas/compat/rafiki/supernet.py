@@ -9,15 +9,13 @@ from nas.core.errors import ConfigurationError
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.spaces.space import Space
-from nas.supernets.paths import ListedPaths
+from nas.supernets.paths import N_PANEL, PATHS, ListedPaths
 from nas.training.trial_run import TrialRun
 
 EPOCH_POLICIES = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})
 """The policies of the models that a supernet epoch trains, Rafiki's TRAIN."""
 SUBNET_POLICIES = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL, Policy.DOWNSCALE})
 """The policies of the models that it scores, Rafiki's EVAL."""
-N_PANEL = 16
-"""The architectures whose mean score is that of an epoch."""
 
 
 def trained_policies(policies: frozenset[Policy]) -> frozenset[Policy]:
@@ -46,8 +44,8 @@ def epoch_points(run: TrialRun, space: Space, n_paths: int) -> list[Point]:
     They are the first ones of the tuner's derivation, or drawn by the seed of the trial.
     """
     derivation = run.derivation if isinstance(run.derivation, Mapping) else {}
-    if "paths" in derivation:
-        listed = ListedPaths.of_answers(space, derivation["paths"])
+    if PATHS in derivation:
+        listed = ListedPaths.of_answers(space, derivation[PATHS])
         return [listed(step)[0] for step in range(n_paths)]
     rng = random.Random(f"{run.seed}/paths")
     return [space.sample(rng) for _ in range(n_paths)]

@@ -85,6 +85,18 @@ def test_score_of_an_epoch_is_that_of_its_subnets(problem: CellsProblem, train: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("derivation", ["paths", ["paths"], 1])
+def test_other_derivations_list_no_paths(
+    problem: CellsProblem, make_run: Callable[..., TrialRun], derivation: object
+) -> None:
+    """A tuner of one's own may note what it likes; then the problem draws the cells."""
+    run = make_run(EPOCHS[0], SHARE)
+    run.derivation = derivation
+
+    assert problem.train(run)["accuracy"] > 0
+
+
+@pytest.mark.slow
 def test_listed_paths_alone_are_trained(problem: CellsProblem, make_run: Callable[..., TrialRun]) -> None:
     """The tuner may list the cells of an epoch; operations that none of them has stay as they were."""
     listed, drawn = (make_run(EPOCHS[0], SHARE) for _ in range(2))

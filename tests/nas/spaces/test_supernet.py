@@ -7,8 +7,9 @@ import random
 import pytest
 
 from nas.core.errors import ConfigurationError, PointError
+from nas.core.supernet import epoch_of
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
-from nas.spaces.supernet import SupernetSpace, epoch_of
+from nas.spaces.supernet import SupernetSpace
 
 INNER = ParameterSpace({"op": Choice("conv", "skip"), "n": Int(1, 3)})
 SPACE = SupernetSpace(INNER)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from nas.core.errors import SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -90,9 +91,17 @@ class DifferentiableTuner(SupernetTuner):
         """Returns the next supernet epoch, or a subnet that an epoch suggested.
 
         Subnets are scored while the next epoch trains. With one slot, at most one point waits for its score.
+
+        Raises:
+            SearchFailedError: no epoch suggested a point, so that no subnet can follow.
         """
         shared = SharedWeights.of(lineage)
         chain = _chain(lineage, shared)
+        if chain and not any(trial.suggested for trial in chain):
+            raise SearchFailedError(
+                f"problem: must call run.suggest_points in each supernet epoch for tuner={self.method.method}; trial "
+                f"{chain[-1].number} did not. Choose problem=cells, or tuner=supernet"
+            )
         new = self._new_suggestions(lineage, chain)
         is_open = shared.n_epochs < self.n_epochs and len(self._sound(chain)) == len(chain)
         is_pending = any(map(is_epoch, lineage.pending))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -210,6 +210,16 @@ def test_a_point_of_a_collapsed_epoch_that_was_good_before() -> None:
     search.run(["ss3333", "333333", "sss333"])
 
     assert [letters(trial.point) for trial in search.tuner.ranked(search.lineage)] == ["333333", "ss3333"]
+
+
+def test_an_epoch_without_a_point_ends_the_search() -> None:
+    """A problem that suggests no point fails after its first epoch, and the error names the call and the remedy."""
+    search = Scripted(method="gdas")
+    search.ask()
+    search.finish()
+
+    with pytest.raises(SearchFailedError, match=r"run\.suggest_points .* for tuner=gdas; trial 0 .* problem=cells"):
+        search.ask()
 
 
 def test_a_failed_epoch_is_repeated() -> None:

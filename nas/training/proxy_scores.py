@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point, point_key
+from nas.core.validation import closest_names
 from nas.training.messages import ProxyRequest
 from nas.training.problem import PROXY_ABILITIES
 
@@ -89,6 +90,6 @@ def check_available(option: str, name: str, available: Iterable[str], others: It
     if name in known:
         return
     methods = " and ".join(f"`{ability}`" for ability in sorted(PROXY_ABILITIES.get(name, ())))
-    define = methods or "`static_metrics`, or `build`,"
-    remedy = f"Choose of {', '.join(known)}, or define {define}" if known else f"Define {define} in the problem"
+    define = f"{methods or '`static_metrics` or `build`'} in the problem"
+    remedy = f"Choose one of {closest_names(name, known)}, or define {define}" if known else f"Define {define}"
     raise ConfigurationError(f"{option}={name}: must be a metric that the problem knows before training. {remedy}")

@@ -123,7 +123,9 @@ def test_invalid_arguments(arguments: dict[str, Any], error: str) -> None:
 
 def test_an_unknown_proxy_is_refused_before_the_search() -> None:
     """The error names the metrics that the problem knows."""
-    with pytest.raises(ConfigurationError, match=r"tuner.proxies=naswot: must be .* Choose of size"):
+    with pytest.raises(
+        ConfigurationError, match=r"tuner.proxies=naswot: must be .* Choose one of size, or define .* in the problem$"
+    ):
         Search(problem=Spec.of(SizeProblem), tuner=Spec.of(ScreenedTuner, proxies=["naswot"])).build()
     with pytest.raises(ConfigurationError, match="Define `static_metrics`"):
         Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(ScreenedTuner)).build()

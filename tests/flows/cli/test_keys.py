@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from flows import final, gc, report, search, verify
 from flows.cli.command import Invocation, run_command
-from flows.cli.overrides import CONF, page_of
+from flows.cli.overrides import CONF, Arguments, page_of
 from flows.engine.runner import Engine
 
 COMMANDS: dict[str, Callable[[Invocation], int]] = {
@@ -82,3 +82,9 @@ def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert unread == {command: set() for command in COMMANDS}
     assert {path.stem for path in CONF.glob("*.yaml")} == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("tuner", ["tuner=spos", "+tuner=rsps", "tuner=screened", "tuner=supernet"])
+def test_inner_tuner_is_a_name(tuner: str) -> None:
+    """tuner.inner=NAME chooses the tuner inside each tuner that wraps another."""
+    assert "tuner@tuner.inner=nsga2" in Arguments.read("search", [tuner, "tuner.inner=nsga2"]).overrides

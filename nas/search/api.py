@@ -57,9 +57,11 @@ def run_search(
         )
     retries_failed = read_retry(retry, deterministic=search.deterministic)
     prepared = replace(search, slots=1).build()
+    budget = budget or Budget()
+    prepared.check_budget(budget)
     files: BlobStore = open_root(root, options).subfolder(check_name(name or prepared.default_name))
     records = open_records(files)
-    pipeline = SearchPipeline(prepared, records, budget or Budget(), finalists=finalists, retention=retention)
+    pipeline = SearchPipeline(prepared, records, budget, finalists=finalists, retention=retention)
     if pipeline.budget.gpu_hours is not None:
         raise ConfigurationError(
             f"budget.gpu_hours={pipeline.budget.gpu_hours}: needs a GPU: run_search trains on the CPU"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
@@ -203,6 +204,15 @@ class PreparedSearch:
     """Digests of the code of problem, tuner and stopper, by file (``nas.search.session_code``)."""
     scores: ProxyScores = field(default_factory=ProxyScores)
     """The proxies that workers compute for the tuner."""
+
+    def check_budget(self, budget: Budget) -> None:
+        """Checks that trials that can win fit the budget.
+
+        Raises:
+            ConfigurationError: the tuner needs more trials.
+        """
+        if budget.trials is not None:
+            self.tuner.check_trials(budget.trials)
 
     @property
     def digest(self) -> str:

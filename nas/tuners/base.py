@@ -76,6 +76,13 @@ class Tuner(ABC):
     def use_policies(self, policies: frozenset[Policy]) -> None:  # noqa: B027 - optional
         """Gets the policies that the problem implements. Called before any ask."""
 
+    def check_trials(self, n_trials: int) -> None:  # noqa: B027 - optional
+        """Checks the number of trials of the search stage.
+
+        Raises:
+            ConfigurationError: no trial that can win would get a score.
+        """
+
     def use_proxies(self, scores: ProxyScores) -> None:  # noqa: B027 - optional
         """Gets the proxies that the problem can give, computed on workers. Called before ``use_static_metrics``."""
 

@@ -79,6 +79,10 @@ class ScreenedTuner(Tuner):
         """Passes the problem's policies to the inner tuner."""
         self._inner.use_policies(policies)
 
+    def check_trials(self, n_trials: int) -> None:
+        """Passes the number of trials to the inner tuner."""
+        self._inner.check_trials(n_trials)
+
     def use_proxies(self, scores: ProxyScores) -> None:
         """Sets the scores that are computed on workers."""
         self._inner.use_proxies(scores)

@@ -115,6 +115,17 @@ class SupernetTuner(Tuner):
         self.policies = _SUBNET & policies
         self.inner.use_policies(policies)
 
+    def check_trials(self, n_trials: int) -> None:
+        """Checks that a subnet follows the first epochs.
+
+        Raises:
+            ConfigurationError: the trials suffice for epochs alone.
+        """
+        if (least := self.warm_up_epochs) >= n_trials:
+            epochs = f"tuner.warm_up_epochs ({least})" if least > 1 else "1: a supernet epoch comes before each subnet"
+            remedy = "Give more trials, or fewer of these epochs" if least > 1 else "Give more trials"
+            raise ConfigurationError(f"budget.trials={n_trials}: must be more than {epochs}. {remedy}")
+
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next supernet epoch if it is due, else a subnet."""
         shared = SharedWeights.of(lineage)

@@ -112,6 +112,10 @@ class ConstrainedTuner(Tuner):
         finally:
             self.tuner.n_refused = 0
 
+    def check_trials(self, n_trials: int) -> None:
+        """Passes the number of trials to the wrapped tuner."""
+        self.tuner.check_trials(n_trials)
+
     def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
         """Returns the wrapped tuner's proposal of a given point."""
         return self.tuner.propose_given(point, lineage, number)

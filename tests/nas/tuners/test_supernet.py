@@ -261,6 +261,21 @@ def test_mistakes(arguments: dict[str, Any], error: str) -> None:
         Session(**arguments)
 
 
+@pytest.mark.parametrize(("warm_up", "n_trials"), [(4, 4), (2, 1)])
+def test_budget_must_allow_a_subnet(tmp_path: Path, warm_up: int, n_trials: int) -> None:
+    """A budget of epochs alone is refused before anything is written."""
+    tuner = Spec.of(SupernetTuner, warm_up_epochs=warm_up)
+    with pytest.raises(ConfigurationError, match=rf"trials={n_trials}: must be more than tuner.warm_up_epochs .*fewer"):
+        run_search(
+            Search(problem=Spec.of(SupernetProblem), tuner=tuner, constraints={"size": 2.0}),
+            root=str(tmp_path / "root"),
+            budget=Budget(trials=n_trials),
+        )
+
+    assert list(tmp_path.iterdir()) == []
+    SupernetTuner(SPACE, METRICS, warm_up_epochs=warm_up).check_trials(warm_up + 1)
+
+
 def test_problem_must_score_inherited_weights() -> None:
     """A problem without SKIP_TRAIN is refused, and one without QUICK_EVAL gets subnets without it."""
     tuner = SupernetTuner(SPACE, METRICS)

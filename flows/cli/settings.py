@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flows.cli.command import Invocation
 from flows.cli.formatting import masked
-from flows.cli.overrides import choices_of
+from flows.cli.overrides import choices_of, page_of
 from nas.core.budget import Budget
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
@@ -510,7 +510,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         problem=problem,
         tuner=tuner,
         plan=PolicyPlan.from_stages(policy["stages"]),
-        plan_is_named="policy" in invocation.named,
+        plan_is_named="policy" in invocation.named and not _is_shipped(policy),
         stopper=invocation.spec("stopper"),
         seed=values["seed"],
         on_missing_weights=values["on_missing_weights"],
@@ -521,6 +521,14 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         n_threads=machine.n_threads,
         trials_per_job=values["job"]["trials_per_job"],
     )
+
+
+def _is_shipped(policy: Mapping[str, Any]) -> bool:
+    """Returns whether the policy plan is that of one of Heirloom's yaml files, as it is."""
+    from omegaconf import OmegaConf
+
+    pages = (page_of(f"policy/{name}") for name in choices_of("policy"))
+    return any(OmegaConf.to_container(OmegaConf.create(page)) == policy for page in pages)
 
 
 def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> Budget:

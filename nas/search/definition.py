@@ -46,7 +46,8 @@ class Search:
 
     Attributes:
         plan: The stages with their policies. Policies that the problem does not declare are left out.
-        plan_is_named: Whether the user named the plan. Then a policy that the problem does not declare is an error.
+        plan_is_named: Whether the user named a plan of their own. Then a policy that the problem does not declare is an
+            error.
         constraints: Upper limits of static metrics, by name.
         deterministic: Whether the final table is the same on every run, kills included. Then ``slots`` and
             ``n_threads`` (torch threads per worker) belong to the identity.

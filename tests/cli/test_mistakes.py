@@ -142,7 +142,7 @@ MISTAKES = {
         "unknown policy nope: choose full, search_only, three_stage, two_stage, warm_final",
     ),
     "undeclared_policy_named": (
-        (*DEBUG, "policy=two_stage"),
+        (*DEBUG, "policy=two_stage", "policy.stages=[{name: search, policies: [DOWNSCALE, QUICK_EVAL]}]"),
         "asks for DOWNSCALE, QUICK_EVAL, but the problem declares",
     ),
     "no_trials": ((*DEBUG, "budget.trials=0"), r"budget.trials=0: must be"),

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from flows.cli.settings import read_gpus_per_trial
+from flows.cli.command import Invocation, run_command
+from flows.cli.settings import read_gpus_per_trial, read_machine, read_search
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot, slots_of_gpus
+from nas.search.definition import Search
 
 
 def read(wanted: Any, n_gpus: int, slots: int | None) -> float:
@@ -48,3 +50,23 @@ def test_impossible_shares_are_refused(wanted: Any, slots: int | None, complaint
     """More GPUs than there are, more slots than they hold, and odd values are refused with the remedy."""
     with pytest.raises(ConfigurationError, match=complaint):
         read(wanted, 2, slots)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_own"),
+    [
+        (["policy=search_only"], False),
+        (["policy=three_stage"], False),
+        (["policy=two_stage", "policy.stages=[{name: search, policies: [DOWNSCALE]}]"], True),
+    ],
+)
+def test_only_an_own_plan_must_fit(policy: list[str], is_own: bool) -> None:
+    """Heirloom's plans may ask for policies that the problem does not declare; a plan of the user's own may not."""
+    found: list[Search] = []
+
+    def body(invocation: Invocation) -> int:
+        found.append(read_search(invocation, read_machine(invocation.values)))
+        return 0
+
+    run_command("search", body, ["+tuner=random", "problem=cells", "runner=debug", "device=cpu", *policy])
+    assert [search.plan_is_named for search in found] == [is_own]

@@ -97,7 +97,7 @@ class InProcessPool(WorkerPool):
             log.put(runtime.files, log_path(subject.number, action))
 
     def close(self) -> None:
-        """Asks running attempts to end at their next report; closes the problem if neither they nor calls run."""
+        """Asks attempts to end at their next report; closes the problem if nothing runs."""
         for channel in list(self._channels.values()):
             channel.stop_kind = "interrupt"
         for job in list(self._jobs.values()):

@@ -169,7 +169,7 @@ class DifferentiableTuner(SupernetTuner):
                 yield _Suggestion(point, number, trial)
 
     def _unscored(self, lineage: Lineage, chain: Sequence[Trial]) -> list[_Suggestion]:
-        """Returns the suggestions without a subnet of their epoch or a later one, in the order of the epochs."""
+        """Returns the suggestions without a subnet of their epoch or a later one, oldest first."""
         last: dict[str, int] = {}
         for trial in filter(is_no_epoch, lineage):
             key, epoch = self.space.key(trial.point), trial.proposal.weight_donors[0]

@@ -90,7 +90,10 @@ class DonorResolver:
         return ResolvedDonors(donors, replaced)
 
     def _must_keep_donor(self, trial: Trial, *, is_retraining: bool) -> bool:
-        """Returns whether the trial fails without its donor's weights; never if no trial of the search has any."""
+        """Returns whether the trial fails without its donor's weights.
+
+        It never does if no trial of the search has weights.
+        """
         only_scores = Policy.SKIP_TRAIN in trial.policies and (is_retraining or is_subnet(trial, self._trials))
         if not only_scores and not is_epoch(trial):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from flows.cli.formatting import count, duration, last_line, score, size
@@ -37,7 +38,7 @@ BAR_WIDTH = 30
 class Progress:
     """Progress display: two live lines in a terminal, else plain lines.
 
-    Shows trials done and running, the best score, the inherited share and the time left.
+    Shows trials done and running, the best score, the stage's mean inherited share and the time left.
 
     Args:
         metrics: The problem's metrics; the first is shown.
@@ -59,7 +60,8 @@ class Progress:
         self._best: dict[str, tuple[tuple[bool, int, list[float], int], Trial]] = {}  # by stage, with its place
         self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
         self._n_timed = dict.fromkeys(wanted, 0)
-        self._share, self._n_shares = 0.0, 0  # their sum, and how many
+        self._shares: dict[str, list[float]] = {stage: [] for stage in wanted}
+        self._stage = self._search_stage  # of the newest finished trial
         self._finished: dict[int, Trial] = {}
         self._running: set[int] = set()
         self._epochs: set[int] = set()
@@ -153,7 +155,7 @@ class Progress:
         self._detail = None
 
     def _count(self, trial: Trial, *, is_new: bool) -> None:
-        stage = trial.stage
+        stage = self._stage = trial.stage
         self._finished[trial.number] = trial
         self._n_done[stage] += 1
         self._n_failed += trial.state == State.FAILED
@@ -161,8 +163,7 @@ class Progress:
             self._seconds[stage] += trial.duration_s
             self._n_timed[stage] += 1
         if trial.inherited_share is not None:
-            self._share += trial.inherited_share
-            self._n_shares += 1
+            self._shares[stage].append(trial.inherited_share)
         if is_epoch(trial):
             self._epochs.add(trial.number)
         place = winner_key(trial, self._metrics, self._epochs)
@@ -177,8 +178,8 @@ class Progress:
         if stage := min(known, key=lambda stage: self._best[stage][0][0], default=None):  # COMPLETE trials first
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             parts.append(f"best {kind}{self._score(best)} (trial {best.number})")
-        if self._n_shares:
-            parts.append(f"mean inherited {self._share / self._n_shares:.0%}")
+        if shares := self._shares[self._stage]:
+            parts.append(f"mean inherited {fmean(shares):.0%}")
         return ", ".join(parts)
 
     def _score(self, trial: Trial) -> str:

@@ -11,7 +11,7 @@ from flows.cli.output import show, show_line
 from flows.views.fronts import front_lines
 from flows.views.searches import search_lines, states_text
 from flows.views.summary import outdated_lines
-from flows.views.table import lineage_columns
+from flows.views.table import SUGGESTED, lineage_columns
 from flows.views.trial_summary import SHARED
 from nas.core.redaction import one_line
 from nas.core.spec import Spec
@@ -30,7 +30,6 @@ _ORDER = (
         "reason",
         "error",
         "point.",
-        "suggested",
         "cost.",
         "attempt",
         "started",
@@ -40,7 +39,7 @@ _ORDER = (
     ),
     *("policies", "job"),
 )
-"""Order of the columns; ``score`` is the first metric. A terminal shows as many as fit."""
+"""Order of the columns; ``score`` is the first metric. A terminal shows as many as fit, and no suggested points."""
 _MAX_CELL = 60
 _WIDE = 100_000
 """Width of standard output that is not a terminal."""
@@ -99,6 +98,7 @@ def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = Fa
         all_columns: Print all columns; the terminal wraps the lines.
     """
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
+    columns.pop(SUGGESTED, None)  # JSON of whole points; formats and trial=N have it
     full = {name: values for name, values in columns.items() if any(cell(name, value) for value in values)}
     score = f"metric.{snapshot.metric.name}"
     in_order = sorted(full, key=lambda name: _ORDER.index("score" if name == score else _kind(name)))

@@ -8,6 +8,7 @@ from typing import Any
 from flows.cli.command import Invocation
 from flows.cli.settings import Machine
 from flows.cli.trusted_code import repeated_words
+from nas.core.lineage import Lineage
 from nas.search.pipeline import SearchPipeline, Summary
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
@@ -27,9 +28,9 @@ class SearchContext:
 
     def print_summary(self, pipeline: SearchPipeline, summary: Summary, *, ended_by_tuner: bool) -> None:
         """Prints the search's result on standard output."""
-        from flows.views.summary import end_by_tuner, print_summary
+        from flows.views.summary import print_summary
 
-        stage, hours = pipeline.prepared.plan.search.name, pipeline.budget.hours
+        hours = pipeline.budget.hours
         print_summary(
             summary,
             pipeline.prepared.problem.metrics,
@@ -37,9 +38,18 @@ class SearchContext:
             final=pipeline.prepared.plan.final,
             more=self._repeated_words(pipeline),
             has_options=bool(self.options),
-            ended=end_by_tuner(summary.lineage, stage, pipeline.budget.trials) if ended_by_tuner else None,
+            ended=self._end_by_tuner(pipeline, summary) if ended_by_tuner else None,
             hours=None if hours is None else (spent_hours(self.records), hours),
         )
+
+    def _end_by_tuner(self, pipeline: SearchPipeline, summary: Summary) -> str:
+        """Returns the line for a search that its tuner ended."""
+        from flows.views.summary import end_by_tuner
+
+        stage = pipeline.prepared.plan.search.name
+        searched = Lineage.of([trial for trial in summary.lineage if trial.stage == stage])
+        reason = pipeline.prepared.tuner.stop_reason(searched)
+        return end_by_tuner(summary.lineage, stage, pipeline.budget.trials, reason)
 
     def _repeated_words(self, pipeline: SearchPipeline) -> list[str]:
         """Returns what ``flows.final`` needs again, because it trusts no code and no path of a record."""

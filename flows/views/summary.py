@@ -137,8 +137,8 @@ def failure_of(summary: Summary) -> str | None:
     )
 
 
-def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None) -> str:
-    """Returns the line for a search stage that the tuner ended."""
+def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None, reason: str = "") -> str:
+    """Returns the line for a search stage that the tuner ended, with the tuner's reason if it has one."""
     n_trials = sum(trial.stage == stage for trial in lineage)
     of = count(n_trials, "trial") if n_wanted is None else f"{n_trials:,} of {count(n_wanted, 'trial')}"
-    return f"the tuner has no more proposals: {of}"
+    return f"the tuner has no more proposals: {of}{f'. {reason}' if reason else ''}"

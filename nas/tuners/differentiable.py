@@ -116,11 +116,11 @@ class DifferentiableTuner(SupernetTuner):
         return self.method.to_json()
 
     def stop_reason(self, lineage: Lineage) -> str:
-        """Returns the epoch that collapsed, with its skips and nones."""
+        """Returns the epoch that collapsed, with its skips and nones; else the number of epochs as the limit."""
         chain = _chain(lineage, SharedWeights.of(lineage))
         number = len(self._sound(chain))
         if number == len(chain):
-            return ""
+            return f"tuner.n_epochs={self.n_epochs}: all epochs are trained, and all points they suggested are scored"
         found = " or ".join(f"{n_skips(point)} skips and {n_nones(point)} nones" for point in chain[number].suggested)
         return (
             f"supernet epoch {number} (trial {chain[number].number}) collapsed to {found}. "

@@ -201,7 +201,8 @@ def test_without_a_limit_nothing_collapses() -> None:
 
     assert len([step for step in endless.run(["ssssss", "nnnnnn", "sssnnn"]) if isinstance(step, int)]) == 3
     assert len([step for step in first.run(["ssssss", "333333", "333331"]) if isinstance(step, int)]) == 3
-    assert endless.tuner.stop_reason(endless.lineage) == first.tuner.stop_reason(first.lineage) == ""
+    assert endless.tuner.stop_reason(endless.lineage) == first.tuner.stop_reason(first.lineage)
+    assert first.tuner.stop_reason(first.lineage).startswith("tuner.n_epochs=3: all epochs are trained")
 
 
 def test_a_point_of_a_collapsed_epoch_that_was_good_before() -> None:

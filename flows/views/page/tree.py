@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flows.cli.formatting import count, markup, number
+from flows.views.page.edge_paths import curve, way_around
 from flows.views.page.epoch_columns import lay_out_epochs
 from flows.views.page.layout import Layout, lay_out
 from flows.views.page.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
@@ -217,18 +218,17 @@ class _Tree:
         return is_subnet and source in self.epochs and source == donor_of(trial)
 
     def edge(self, source: int, child: Trial, kind: str, *, share: float | None) -> str:
-        """A curve from the source's right to the child's left; to the same column around their left sides."""
-        (x1, y1), (x2, y2) = self.place(source), self.place(child.number)
-        side1, side2 = (1, -1) if x1 < x2 else (-1, -1) if x1 == x2 else (-1, 1)
-        x1, x2 = x1 + side1 * self.style.half_width, x2 + side2 * self.style.half_width
-        bend = min(max(abs(x2 - x1) / 2, 14.0), 160.0)
-        curve = (
-            f"M{x1:.1f} {y1:.1f}C{x1 + side1 * bend:.1f} {y1:.1f} {x2 + side2 * bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
-        )
+        """An edge from the source's right to the child's left; below supernet epochs around the marks between them."""
+        start, end, style = self.place(source), self.place(child.number), self.style
+        is_far = self.layout.places[child.number][0] - self.layout.places[source][0] > 1
+        if is_far and self.layout.columns and child.number not in self.epochs:
+            path = way_around(start, end, half_width=style.half_width, column=style.column, row=style.row)
+        else:
+            path = curve(start, end, style.half_width)
         tip = ' marker-end="url(#donor-tip)"' if kind == "donor" and self.is_labeled else ""
         return (
             f'<path class="edge {kind}" data-s="{source}" data-c="{child.number}" '
-            f'stroke-width="{self.stroke(share, kind)}"{tip} d="{curve}"/>'
+            f'stroke-width="{self.stroke(share, kind)}"{tip} d="{path}"/>'
         )
 
     def stub(self, trial: Trial) -> str:

@@ -324,6 +324,22 @@ def test_a_subnet_whose_parent_is_its_epoch() -> None:
     assert {(e.get("data-s"), e.get("data-c")) for e in edges} == {("0", "1"), ("1", "3")}
 
 
+@pytest.mark.parametrize(("n_epochs", "n_subnets"), [(6, 5), (12, 30)])
+def test_edges_of_a_supernet_pass_between_marks(n_epochs: int, n_subnets: int) -> None:
+    """An edge over several columns runs between two rows, so that no mark hides it: also the winner's line."""
+    trials = one_shot(n_epochs, n_subnets)
+    tree = tree_of(trials, winner=trials[-1].number)
+    searched = {str(t.number) for t in trials if t.stage == "search"}
+    marks = [node for node in having(tree, "node") if node.get("data-n") in searched]
+    rows = {float(re.findall(r"[\d.]+", node.get("transform", ""))[1]) for node in marks}
+    half = 12 if len(trials) <= MAX_LABELED else 3.4
+
+    paths = [edge.get("d", "") for edge in having(tree, "edge")]
+    lanes = [float(found[1]) for path in paths if (found := re.search(r" ([\d.]+)H", path))]
+    assert lanes
+    assert all(abs(lane - row) > half for lane in lanes for row in rows)
+
+
 # ---- the curve
 
 

@@ -74,7 +74,7 @@ class CellsProblem(ImageProblem):
         cells_per_stage: The number of cells in each stage.
         epoch_steps: The steps of a supernet epoch; None: 250 for digits, else 2,000.
         n_supernet_epochs: The supernet epochs in which the learning rate falls along a cosine. Later ones keep the
-            lowest rate.
+            lowest rate. Differentiable tuners give their own ``n_epochs`` instead.
         n_epochs: The epochs of a full training; None: 30 for digits, 12 for Fashion-MNIST, 24 for CIFAR-10.
         learning_rate: The peak of the learning rate, of supernets and single networks.
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).

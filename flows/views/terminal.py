@@ -39,7 +39,10 @@ _ORDER = (
     ),
     *("policies", "job"),
 )
-"""Order of the columns; ``score`` is the first metric. A terminal shows as many as fit, and no suggested points."""
+"""Order of the columns; ``score`` is the first metric.
+
+A terminal shows as many as fit. It never shows suggested points.
+"""
 _MAX_CELL = 60
 _WIDE = 100_000
 """Width of standard output that is not a terminal."""

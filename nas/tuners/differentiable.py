@@ -116,7 +116,7 @@ class DifferentiableTuner(SupernetTuner):
         return self.method.to_json()
 
     def stop_reason(self, lineage: Lineage) -> str:
-        """Returns the epoch that collapsed, with its skips and nones; else the number of epochs as the limit."""
+        """Returns the epoch that collapsed, with its skips and nones, or ``tuner.n_epochs``."""
         chain = _chain(lineage, SharedWeights.of(lineage))
         number = len(self._sound(chain))
         if number == len(chain):

@@ -1,4 +1,4 @@
-"""Paths of the tree's edges: curves between two marks, and ways between the rows around marks that stand between."""
+"""Paths of the tree's edges: curves between two marks, and ways between the rows of marks."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from omegaconf import OmegaConf
 
+from flows.cli.trusted_code import repeated_words
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -165,6 +166,15 @@ def test_tuner_with_options(name: str, changes: dict[str, Any]) -> None:
     """Tuners with other options keep the contract; weights that a tuner may name are never deleted."""
     space = SupernetSpace(SPACE) if name in ONE_SHOT else SPACE
     check_tuner(spec(TUNERS[name], **changes), space, METRICS, n_trials=16)
+
+
+@pytest.mark.parametrize("name", ONE_SHOT)
+def test_one_shot_names(name: str) -> None:
+    """Default names have the name of the yaml. Without an inner tuner of the user's, later commands repeat nothing."""
+    tuner = spec(TUNERS[name])
+
+    assert tuner.name == name
+    assert repeated_words("tuner", tuner) == []
 
 
 @pytest.mark.parametrize("name", STOPPERS)

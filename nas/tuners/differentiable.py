@@ -30,7 +30,7 @@ class _Suggestion(NamedTuple):
     epoch: Trial
 
 
-class DifferentiableTuner(SupernetTuner):
+class DartsTuner(SupernetTuner):
     """Asks for one supernet epoch after another, and proposes the points that they suggest as subnets.
 
     A point that a later epoch suggests again is scored again, with the weights of that epoch. So the point of the last
@@ -43,7 +43,6 @@ class DifferentiableTuner(SupernetTuner):
         space: A ``SupernetSpace``.
         metrics: The first one ranks subnets of the same epoch.
         seed: Unused: epochs draw from the seeds of their trials.
-        method: ``darts``, ``gdas``, ``drnas`` or ``darts_pt``; see ``Method`` for the options up to ``temperature``.
         order: 1, or 2 for the gradient through a step of the weights.
         n_epochs: The number of supernet epochs.
         alpha_rate: The learning rate of alphas.
@@ -59,6 +58,7 @@ class DifferentiableTuner(SupernetTuner):
     """
 
     code_arguments: ClassVar[frozenset[str]] = frozenset()
+    method_name: ClassVar[str] = "darts"
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class DifferentiableTuner(SupernetTuner):
         metrics: tuple[Metric, ...],
         *,
         seed: int = 0,
-        method: str = "darts",
         order: int = 1,
         n_epochs: int = 6,
         alpha_rate: float = 0.01,
@@ -79,7 +78,7 @@ class DifferentiableTuner(SupernetTuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed, n_epochs=n_epochs, warm_up_epochs=1)
         self.method = Method(
-            method=method, order=order, n_epochs=n_epochs, alpha_rate=alpha_rate, alpha_decay=alpha_decay,
+            method=self.method_name, order=order, n_epochs=n_epochs, alpha_rate=alpha_rate, alpha_decay=alpha_decay,
             alpha_share=alpha_share, allows_none=allows_none, temperature=temperature,
         )  # fmt: skip
         for name, limit in (("max_skips", max_skips), ("max_nones", max_nones)):
@@ -184,6 +183,24 @@ class DifferentiableTuner(SupernetTuner):
         for suggestion in reversed(self._unscored(lineage, chain)):
             newest.setdefault(self.space.key(suggestion.point), suggestion)
         return list(newest.values())
+
+
+class GdasTuner(DartsTuner):
+    """Like ``DartsTuner``, but each step samples one option of each choice."""
+
+    method_name: ClassVar[str] = "gdas"
+
+
+class DrnasTuner(DartsTuner):
+    """Like ``DartsTuner``, but the weights of options are drawn from Dirichlet distributions."""
+
+    method_name: ClassVar[str] = "drnas"
+
+
+class DartsPtTuner(DartsTuner):
+    """Like ``DartsTuner``, but takes the options that the supernet needs most."""
+
+    method_name: ClassVar[str] = "darts_pt"
 
 
 def _chain(lineage: Lineage, shared: SharedWeights) -> list[Trial]:

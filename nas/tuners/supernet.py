@@ -26,7 +26,7 @@ from nas.spaces.space import Space
 from nas.spaces.supernet import SupernetSpace
 from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
-from nas.tuners.shared.inner import build_inner, inner_code_files
+from nas.tuners.shared.inner import RANDOM, build_inner, inner_code_files
 
 _SUBNET = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
 _NEEDED = (Policy.SHARE_PARAMS, Policy.SKIP_TRAIN)
@@ -45,8 +45,8 @@ class SupernetTuner(Tuner):
         space: A ``SupernetSpace``.
         metrics: The inner tuner's metrics.
         seed: The inner tuner's seed.
-        inner: ``_target_`` and arguments of the tuner that proposes subnets; by default ``random``. It sees subnets
-            only. The donors that it names are ignored.
+        inner: ``_target_`` and arguments of the tuner that proposes subnets, added to ``default_inner``. It sees
+            subnets only. The donors that it names are ignored.
         n_epochs: Number of supernet epochs.
         warm_up_epochs: Number of epochs before the first subnet.
         subnets_per_epoch: Number of subnets of the newest epoch before the next one starts. More follow while it
@@ -59,6 +59,7 @@ class SupernetTuner(Tuner):
     """
 
     code_arguments: ClassVar[frozenset[str]] = frozenset({"inner"})
+    default_inner: ClassVar[Mapping[str, Any]] = RANDOM
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class SupernetTuner(Tuner):
         self.subnets_per_epoch = subnets_per_epoch
         self.n_rescored = n_rescored
         self.policies = _SUBNET
-        self.inner = build_inner(inner, space_of_subnets(space), metrics, seed)
+        self.inner = build_inner(self._described(inner), space_of_subnets(space), metrics, seed)
         self.chosen = self.inner.chosen
 
     @property
@@ -171,6 +172,14 @@ class SupernetTuner(Tuner):
         """Returns the inner tuner's reason."""
         return self.inner.stop_reason(lineage.only(is_no_epoch))
 
+    def _described(self, inner: Any) -> Any:
+        """Returns the inner tuner's description; the default one gives what is missing, unless it is another tuner."""
+        if inner is None:
+            return self.default_inner
+        if isinstance(inner, Mapping) and "_target_" not in inner:
+            return {**self.default_inner, **inner}
+        return inner
+
     def _is_due(self, shared: SharedWeights) -> bool:
         is_open = shared.n_epochs < self.warm_up_epochs or len(shared.subnets) >= self.subnets_per_epoch
         return shared.n_epochs < self.n_epochs and is_open
@@ -211,6 +220,16 @@ class SupernetTuner(Tuner):
         for trial in best.values():
             if not shared.has_subnet(trial.point, self.space):
                 yield Proposal(point=trial.point, parents=(trial.number,), reason=f"{trial.number} scored again")
+
+
+class RspsTuner(SupernetTuner):
+    """Random subnets with shared weights (Li and Talwalkar 2019)."""
+
+
+class SposTuner(SupernetTuner):
+    """Evolution of subnets with shared weights (Guo et al. 2020)."""
+
+    default_inner: ClassVar[Mapping[str, Any]] = {"_target_": "nas.tuners.evolution.EvolutionTuner"}
 
 
 @dataclass(frozen=True, slots=True)

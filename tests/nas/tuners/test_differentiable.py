@@ -27,7 +27,7 @@ from nas.supernets.operations import NAS_BENCH_201
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import STOP, WAIT, Answer
-from nas.tuners.differentiable import DifferentiableTuner
+from nas.tuners.differentiable import DartsTuner, DrnasTuner, GdasTuner
 
 METRIC = Metric("accuracy")
 EDGES = ["op_0_1", "op_0_2", "op_1_2", "op_0_3", "op_1_3", "op_2_3"]
@@ -44,8 +44,8 @@ def cell(letters: str) -> Point:
 class Scripted:
     """A search of which a test decides the results."""
 
-    def __init__(self, **arguments: Any) -> None:
-        self.tuner = DifferentiableTuner(SPACE, (METRIC,), **arguments)
+    def __init__(self, class_: type[DartsTuner] = DartsTuner, **arguments: Any) -> None:
+        self.tuner = class_(SPACE, (METRIC,), **arguments)
         self.tuner.use_policies(ALL)
         self.finished: list[Trial] = []
         self.pending: list[Trial] = []
@@ -95,7 +95,7 @@ def proposed(answer: Proposal | Answer) -> Proposal:
 
 def test_an_epoch_continues_the_one_before() -> None:
     """The first has no donor. Each carries the method, so that the problem trains alphas by it."""
-    search = Scripted(method="gdas", n_epochs=5, alpha_rate=0.02)
+    search = Scripted(GdasTuner, n_epochs=5, alpha_rate=0.02)
     first = proposed(search.ask())
     search.finish("333333")
     second = proposed(search.ask())
@@ -253,23 +253,28 @@ def test_weights_of_old_epochs_may_be_deleted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"method": "snas"}, "tuner.method='snas'"),
         ({"max_skips": -1}, "tuner.max_skips=-1: must be a whole number of at least 0"),
         ({"max_nones": 1.5}, "tuner.max_nones=1.5"),
         ({"n_epochs": 0}, "tuner.n_epochs=0"),
-        ({"method": "drnas", "order": 2}, "tuner.order=2"),
+        ({"order": 3}, "tuner.order=3"),
     ],
 )
 def test_invalid_arguments(arguments: dict[str, Any], error: str) -> None:
     """Each is refused by name."""
     with pytest.raises(ConfigurationError, match=error):
-        DifferentiableTuner(SPACE, (METRIC,), **arguments)
+        DartsTuner(SPACE, (METRIC,), **arguments)
+
+
+def test_only_darts_has_a_second_order() -> None:
+    """Of the others the error says so."""
+    with pytest.raises(ConfigurationError, match=r"tuner\.order=2: must be 1 with method drnas"):
+        DrnasTuner(SPACE, (METRIC,), order=2)
 
 
 def test_a_problem_without_a_supernet_is_refused() -> None:
     """The error names a problem that has one."""
     with pytest.raises(ConfigurationError, match="problem=cells"):
-        DifferentiableTuner(ParameterSpace({"a": Choice(1, 2)}), (METRIC,))
+        DartsTuner(ParameterSpace({"a": Choice(1, 2)}), (METRIC,))
 
 
 class Collapsing(Problem):
@@ -294,7 +299,7 @@ def searched(trials: Iterable[Trial]) -> list[Trial]:
 
 def test_search() -> None:
     """A search ends at the collapse, and the finalist is the point of the epoch before."""
-    tuner = Spec.of(DifferentiableTuner, method="darts", n_epochs=7, max_skips=3)
+    tuner = Spec.of(DartsTuner, n_epochs=7, max_skips=3)
     search = Search(problem=Spec.of(Collapsing), tuner=tuner)
     found = run_search(search, root="memory://collapsing", budget=Budget(trials=30), finalists=1)
 

@@ -34,7 +34,9 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.tuners.base import STOP, WAIT, Answer
-from nas.tuners.supernet import SupernetTuner
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from nas.tuners.supernet import RspsTuner, SposTuner, SupernetTuner
 from tests.support.record_files import read_record, write_record
 from tests.support.supernet_problem import SupernetProblem
 
@@ -439,3 +441,14 @@ def test_hours_are_spent_by_kind() -> None:
     assert len(epochs) >= 5
     assert max(trial.finished or 0.0 for trial in trials) <= 720
     assert max(trial.finished or 0.0 for trial in epochs) > 500
+
+
+def test_options_of_the_inner_tuner() -> None:
+    """Options without a target are those of the default inner tuner; a target replaces it."""
+    spos = SposTuner(SPACE, METRICS, inner={"population_size": 4})
+    other = SposTuner(SPACE, METRICS, inner={"_target_": "nas.tuners.random.RandomTuner"})
+
+    assert (type(spos.inner), type(other.inner)) == (EvolutionTuner, RandomTuner)
+    assert vars(spos.inner)["population_size"] == 4
+    with pytest.raises(ConfigurationError, match="population_size"):
+        RspsTuner(SPACE, METRICS, inner={"population_size": 4})

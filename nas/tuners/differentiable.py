@@ -43,7 +43,7 @@ class DartsTuner(SupernetTuner):
         space: A ``SupernetSpace``.
         metrics: The first one ranks subnets of the same epoch.
         seed: Unused: epochs draw from the seeds of their trials.
-        order: 1, or 2 for the gradient through a step of the weights.
+        order: Of ``darts`` and ``darts_pt``: 1, or 2 for the gradient through a step of the weights.
         n_epochs: The number of supernet epochs.
         alpha_rate: The learning rate of alphas.
         alpha_decay: The weight decay of alphas.

@@ -45,8 +45,8 @@ class SupernetTuner(Tuner):
         space: A ``SupernetSpace``.
         metrics: The inner tuner's metrics.
         seed: The inner tuner's seed.
-        inner: ``_target_`` and arguments of the tuner that proposes subnets, added to ``default_inner``. It sees
-            subnets only. The donors that it names are ignored.
+        inner: ``_target_`` and arguments of the tuner that proposes subnets; without ``_target_``, options of
+            ``default_inner``. It sees subnets only. The donors that it names are ignored.
         n_epochs: Number of supernet epochs.
         warm_up_epochs: Number of epochs before the first subnet.
         subnets_per_epoch: Number of subnets of the newest epoch before the next one starts. More follow while it
@@ -173,7 +173,7 @@ class SupernetTuner(Tuner):
         return self.inner.stop_reason(lineage.only(is_no_epoch))
 
     def _described(self, inner: Any) -> Any:
-        """Returns the inner tuner's description; the default one gives what is missing, unless it is another tuner."""
+        """Returns the description of the inner tuner. Options without ``_target_`` are added to the default."""
         if inner is None:
             return self.default_inner
         if isinstance(inner, Mapping) and "_target_" not in inner:

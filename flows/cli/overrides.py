@@ -21,7 +21,7 @@ BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
-WRAPPERS = ("screened", "supernet", "rsps", "spos")
+WRAPPERS = ("screened", "supernet")
 """Tuners whose key ``inner`` is another choice of the group tuner."""
 CLUSTERS = ("ssh", "slurm", "pbs", "kubernetes")
 """Names of clusters that users try as a runner."""

@@ -31,7 +31,10 @@ def build_inner(inner: Mapping[str, Any] | None, space: Space, metrics: tuple[Me
     """
     given = RANDOM if inner is None else inner
     if not isinstance(given, Mapping) or not given.get("_target_"):
-        raise ConfigurationError(f"tuner.inner={given!r}: must be a tuner. Write tuner.inner=evolution")
+        raise ConfigurationError(
+            f"tuner.inner={given!r}: must be `_target_` and arguments of a tuner. A name goes with the tuners supernet "
+            "and screened: +tuner=supernet tuner.inner=evolution"
+        )
     spec = Spec.from_config(given)
     tuner = spec.build(space, metrics, seed=seed)
     if not isinstance(tuner, Tuner) or isinstance(tuner, StatefulTuner) or tuner.has_fixed_order:

@@ -215,7 +215,7 @@ def test_a_point_of_a_collapsed_epoch_that_was_good_before() -> None:
 
 def test_an_epoch_without_a_point_ends_the_search() -> None:
     """A problem that suggests no point fails after its first epoch, and the error names the call and the remedy."""
-    search = Scripted(method="gdas")
+    search = Scripted(GdasTuner)
     search.ask()
     search.finish()
 

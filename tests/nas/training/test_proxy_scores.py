@@ -78,7 +78,10 @@ def test_values_that_can_not_be_computed_are_nan() -> None:
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("jacov", "or define `build` and `example_batch`"), ("zico", "or define `static_metrics` or `build` in the problem$")],
+    [
+        ("jacov", "or define `build` and `example_batch`"),
+        ("zico", "or define `static_metrics` or `build` in the problem$"),
+    ],
 )
 def test_what_a_problem_lacks_is_named(name: str, remedy: str) -> None:
     """The error lists what is known, and the methods that are missing."""

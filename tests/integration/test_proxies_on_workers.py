@@ -264,7 +264,10 @@ def test_networks_without_activations_are_reported() -> None:
     ("options", "error"),
     [
         ({"kind": ScoreProblem}, "tuner.proxies=naswot: must be .* Define `build` and `example_batch` in the problem"),
-        ({"tuner": {"proxies": ["zico"]}}, "tuner.proxies=zico: must be .* Choose of flops, jacov, live_flops, naswot"),
+        (
+            {"tuner": {"proxies": ["zico"]}},
+            "tuner.proxies=zico: must be .* Choose one of flops, jacov, live_flops, naswot",
+        ),
         ({"trials_per_job": 2}, "job.trials_per_job: must be 1 for proxies that workers compute"),
     ],
 )

@@ -38,7 +38,7 @@ from nas.storage.remote_file import check_file
 from nas.supernets.method import Method
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.operations import Operations
-from nas.supernets.paths import N_PANEL, PATHS, ListedPaths, PathSampler, UniformPaths
+from nas.supernets.paths import N_PANEL, ListedPaths, PathSampler, UniformPaths
 from nas.supernets.statistics import recalibrate
 from nas.supernets.training import PathTraining, train_epoch
 from nas.training.precision import checked_precision
@@ -247,9 +247,7 @@ class CellsProblem(ImageProblem):
 
     def _paths(self, run: TrialRun) -> PathSampler:
         """Returns the paths that the tuner listed, or random ones."""
-        if isinstance(run.derivation, Mapping) and PATHS in run.derivation:
-            return ListedPaths.of_answers(self.space, run.derivation[PATHS])
-        return UniformPaths(self.space, run.seed)
+        return ListedPaths.of_derivation(self.space, run.derivation) or UniformPaths(self.space, run.seed)
 
     def _panel_scores(self, network: nn.Module, validation: Images) -> dict[str, float]:
         """Returns the mean scores of the panel's cells."""

@@ -7,7 +7,7 @@ since they train nothing but the layers after them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -143,6 +143,17 @@ class ListedPaths:
             PointError: there are too few or too many answers for a point, or one is not allowed.
         """
         return cls([_decided(space, own) for own in answers])
+
+    @classmethod
+    def of_derivation(cls, space: Space, derivation: object) -> ListedPaths | None:
+        """Returns the paths that a tuner listed for a supernet epoch, or None.
+
+        Raises:
+            PointError: as for ``of_answers``.
+        """
+        if isinstance(derivation, Mapping) and PATHS in derivation:
+            return cls.of_answers(space, derivation[PATHS])
+        return None
 
 
 def draw(space: Space, rng: random.Random, accept: Callable[[Point], bool] = is_connected) -> Point:

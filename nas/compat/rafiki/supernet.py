@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.spaces.space import Space
-from nas.supernets.paths import N_PANEL, PATHS, ListedPaths
+from nas.supernets.paths import N_PANEL, ListedPaths
 from nas.training.trial_run import TrialRun
 
 EPOCH_POLICIES = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.DOWNSCALE})
@@ -43,9 +42,7 @@ def epoch_points(run: TrialRun, space: Space, n_paths: int) -> list[Point]:
 
     They are the first ones of the tuner's derivation, or drawn by the seed of the trial.
     """
-    derivation = run.derivation if isinstance(run.derivation, Mapping) else {}
-    if PATHS in derivation:
-        listed = ListedPaths.of_answers(space, derivation[PATHS])
+    if (listed := ListedPaths.of_derivation(space, run.derivation)) is not None:
         return [listed(step)[0] for step in range(n_paths)]
     rng = random.Random(f"{run.seed}/paths")
     return [space.sample(rng) for _ in range(n_paths)]

@@ -1,4 +1,4 @@
-"""A causal transformer that predicts the next symbol of a text (GPT-2's layout, of torch's own layers)."""
+"""A causal transformer of torch's own layers that predicts the next symbol of a text."""
 
 from __future__ import annotations
 

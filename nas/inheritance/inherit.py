@@ -34,6 +34,7 @@ from nas.inheritance.tensor_matching import ChildTensor, inherit_by_layer, inher
 from nas.inheritance.tensor_roles import Roles
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
+from nas.spaces.growth import Growth
 from nas.storage.tensor_names import is_weight
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "inherit"]
@@ -44,7 +45,7 @@ def inherit(
     donors: Iterable[Donor],
     *,
     rules: Rules | None = None,
-    derivation: Derivation | Crossing | None = None,
+    derivation: Derivation | Growth | Crossing | None = None,
     parents: Sequence[int | None] = (),
 ) -> InheritanceReport:
     """Copies into ``model``, in place, what fits of the donors' weights, and returns a report.
@@ -124,7 +125,7 @@ def inherit(
     with torch.no_grad():
         if isinstance(derivation, Crossing) and weights:
             notes += prefer_origins(derivation, model, weights, inheriting, parents)
-        elif isinstance(derivation, Derivation) and weights:
+        elif isinstance(derivation, Derivation | Growth) and weights:
             replayed, refusals = replay_on_best(derivation, model, weights, inheriting, parents)
             notes += refusals
         left = [child for child in inheriting if child.result is None]
@@ -211,9 +212,9 @@ def _aligned(
 
 def _check_derivation(derivation: object, parents: Sequence[object], n_donors: int) -> None:
     """Checks the type of the derivation, and that parents are indices of donors."""
-    if derivation is not None and not isinstance(derivation, Derivation | Crossing):
+    if derivation is not None and not isinstance(derivation, Derivation | Growth | Crossing):
         raise ConfigurationError(
-            f"derivation={type(derivation).__name__}: must be a Derivation or a Crossing; "
+            f"derivation={type(derivation).__name__}: must be a Derivation, a Growth or a Crossing; "
             "nas.spaces.graphs.derivation.derivation_from_json reads what a proposal holds"
         )
     for index, parent in enumerate(parents):

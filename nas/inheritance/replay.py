@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, PointError
-from nas.inheritance.channel_edits import node_of
+from nas.inheritance.channel_edits import Weights, node_of
 from nas.inheritance.donor_weights import LazyWeights
+from nas.inheritance.growth import check_weights as check_transformer
+from nas.inheritance.growth import grow, new_blocks, transformer_in
 from nas.inheritance.morphism import check_weights, outcome, replay
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.shape_rules import all_finite, storage_refusal
@@ -16,10 +19,31 @@ from nas.inheritance.tensor_matching import ChildTensor
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network
+from nas.spaces.growth import Growth
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A derivation on the tensors of one kind of network.
+
+    Attributes:
+        prefix: The beginning of the names of the network's tensors in the child.
+        names: Returns the names of a donor's tensors; raises ConfigurationError if they are of another network.
+        run: Returns the child's tensors for the donor's, both by their names without the prefix.
+        is_new: Returns whether the operations put in the layer of a tensor, with outputs of 0.
+    """
+
+    prefix: str
+    names: Callable[[LazyWeights], list[str]]
+    run: Callable[[Mapping[str, Tensor]], Weights]
+    is_new: Callable[[str], bool]
+
+
+_OTHER_NETWORK = "the operations make another network than the child's"
 
 
 def replay_on_best(
-    derivation: Derivation,
+    derivation: Derivation | Growth,
     model: nn.Module,
     donors: Sequence[LazyWeights],
     children: Sequence[ChildTensor],
@@ -38,18 +62,15 @@ def replay_on_best(
         The donor's index, or None and the reason in a note.
     """
     try:
-        prefix, own_network = graph_in(model)
-        network, new_nodes = outcome(derivation.network, derivation.operations)
+        replayed = _of_graph(derivation, model) if isinstance(derivation, Derivation) else _of_growth(derivation, model)
     except PointError as error:
         return None, [f"not replayed: {error}"]
-    if network != own_network:
-        return None, ["not replayed: the operations make another network than the child's"]
     refusals: list[str] = []
     known_parents = (index for index in parents if index is not None)
     for index in dict.fromkeys((*known_parents, *range(len(donors)))):
         donor = donors[index]
         try:
-            names = names_in_graph(donor, prefix, derivation.network)
+            names = replayed.names(donor)
         except ConfigurationError as error:
             refusals.append(str(error))
             continue
@@ -57,7 +78,7 @@ def replay_on_best(
         if refusal := next(filter(None, map(storage_refusal, tensors.values())), None):
             refusals.append(refusal)
             continue
-        if _write(derivation, tensors, prefix, index, new_nodes, children):
+        if _write(replayed, tensors, index, children):
             return index, []
         refusals.append("not finite")
     return None, [f"not replayed: {refusals[0]}"]
@@ -74,18 +95,54 @@ def names_in_graph(donor: LazyWeights, prefix: str, network: Network) -> list[st
     return [*inner]
 
 
-def _write(
-    derivation: Derivation,
-    tensors: Mapping[str, Tensor],
-    prefix: str,
-    donor: int,
-    new_nodes: Collection[int],
-    children: Sequence[ChildTensor],
-) -> bool:
+def _of_graph(derivation: Derivation, model: nn.Module) -> _Replay:
+    """Returns the replay on a network graph.
+
+    Raises:
+        PointError: the model has no graph, or the operations make another one.
+    """
+    prefix, own_network = graph_in(model)
+    network, new_nodes = outcome(derivation.network, derivation.operations)
+    if network != own_network:
+        raise PointError(_OTHER_NETWORK)
+    return _Replay(
+        prefix,
+        names=lambda donor: names_in_graph(donor, prefix, derivation.network),
+        run=lambda tensors: replay(derivation.network, tensors, derivation.operations)[1],
+        is_new=lambda name: node_of(name) in new_nodes,
+    )
+
+
+def _of_growth(growth: Growth, model: nn.Module) -> _Replay:
+    """Returns the replay on a transformer.
+
+    Raises:
+        PointError: the model has no transformer, or the operations make another one.
+    """
+    prefix, own = transformer_in(model, growth.grown)
+    new = {f"layers.{block}" for block in new_blocks(growth.sizes.n_layers, growth.operations)}
+
+    def names(donor: LazyWeights) -> list[str]:
+        inner = {name.removeprefix(prefix): t for name, t in donor.shapes.items() if name.startswith(prefix)}
+        found = check_transformer(growth.sizes, inner)
+        for name in ("embed.weight", "positions.weight"):
+            if len(inner[name]) != len(own[name]):
+                raise ConfigurationError(f"weights: {name} has {len(inner[name])} rows, the child's {len(own[name])}")
+        return [f"{prefix}{name}" for name in found]
+
+    return _Replay(
+        prefix,
+        names=names,
+        run=lambda tensors: grow(growth.sizes, tensors, growth.operations)[1],
+        is_new=lambda name: ".".join(name.split(".", 2)[:2]) in new,
+    )
+
+
+def _write(replayed: _Replay, tensors: Mapping[str, Tensor], donor: int, children: Sequence[ChildTensor]) -> bool:
     """Writes the derivation's result on a donor's tensors; returns False if it is not finite."""
+    prefix = replayed.prefix
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    _, morphed = replay(derivation.network, own, derivation.operations)
-    values = {f"{prefix}{name}": tensor for name, tensor in morphed.items()}
+    values = {f"{prefix}{name}": tensor for name, tensor in replayed.run(own).items()}
     found: list[tuple[ChildTensor, str]] = []
     for child in children:
         name = next((name for name in child.names if name in values), None)
@@ -96,7 +153,7 @@ def _write(
         return False
     for (child, name), tensor in zip(found, cast, strict=True):
         child.write(tensor)
-        if node_of(name.removeprefix(prefix)) in new_nodes:
+        if replayed.is_new(name.removeprefix(prefix)):
             child.result = TensorInheritance(how="inserted", donor=donor, why="operations")
         elif values[name] is tensors.get(name):
             child.result = TensorInheritance(how="copied", share=1.0, donor=donor)

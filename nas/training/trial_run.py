@@ -152,9 +152,9 @@ class TrialRun(PolicyScaling):
 
         See `nas.inheritance.inherit`. Without a donor nothing is copied. The trial keeps the last report.
 
-        If the tuner recorded the operations that made the network (`nas.spaces.graphs.derivation`), they are replayed
-        on the parent's weights. If the parent is no donor, the best donor with the same tensors is used, and a note
-        says so. In a crossing each part inherits from its own parent.
+        If the tuner recorded the operations that made the network (`nas.spaces.graphs.derivation`,
+        `nas.spaces.growth`), they are replayed on the parent's weights. If the parent is no donor, the best donor with
+        the same tensors is used, and a note says so. In a crossing each part inherits from its own parent.
 
         Lazy layers get their sizes from the problem's ``example_inputs``. If it has none, run one batch through the
         network before; otherwise they inherit nothing, and a warning says so.
@@ -172,13 +172,14 @@ class TrialRun(PolicyScaling):
         """
         from nas.inheritance.inherit import inherit
         from nas.spaces.graphs.derivation import derivation_from_json
+        from nas.spaces.growth import Growth
 
         self._check_open("inherit")
         self._check_readable()
         for tensors in self._donor_tensors:
             tensors.cache = cache or {}
         self._size_lazy_layers(model)
-        derivation = derivation_from_json(self.derivation)
+        derivation = Growth.from_json(self.derivation) or derivation_from_json(self.derivation)
         index_of = {donor.donor: index for index, donor in enumerate(self.donors)}
         parents = [index_of.get(parent) for parent in self._parents]
         report = inherit(model, self._donor_tensors, rules=rules, derivation=derivation, parents=parents)

@@ -215,7 +215,7 @@ def test_donors_may_be_a_generator() -> None:
     [
         (
             {"derivation": {"morphism": {}}},
-            r"derivation=dict: must be a Derivation or a Crossing; .*derivation_from_json",
+            r"derivation=dict: must be a Derivation, a Growth or a Crossing; .*derivation_from_json",
         ),
         ({"parents": (5,)}, r"parents\[0\]=5: must be None or the index of one of the 1 donors, from 0"),
         ({"parents": (None, True)}, r"parents\[1\]=True: must be"),

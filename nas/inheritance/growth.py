@@ -1,0 +1,205 @@
+"""Growth operations on a transformer's weights (`nas.spaces.growth`).
+
+The layers' names and shapes are those of `nas.problems.language.network.LanguageModel`: ``embed``, ``positions``,
+``layers.N`` (torch's ``TransformerEncoderLayer``, pre-norm), ``norm`` and ``head``, without dropout.
+
+``widen_heads`` doubles all units. Both copies of a unit have the same value, so a layer's incoming weights are halved;
+noise is added for one copy and subtracted for the other. LayerNorm's mean and variance, the head size and with it the
+scale of attention, and causal masks stay as they are. The final norm is halved in place of the head, which may be the
+embedding's own tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nas.core.errors import ConfigurationError, PointError
+from nas.inheritance.channel_edits import Weights
+from nas.spaces.growth import GrowthOperation, InsertBlock, Sizes, Stack, WidenHeads, WidenMlp
+
+_NOISE = 0.1
+"""Standard deviation of the noise, as a share of the weights' own."""
+_FUSED = 3  # query, key and value are one tensor, one after the other
+_BLOCK = re.compile(r"layers\.([0-9]+)\.(.+)")
+_PROJECTIONS = frozenset({"self_attn.out_proj.weight", "self_attn.out_proj.bias", "linear2.weight", "linear2.bias"})
+"""The tensors that make a block's outputs."""
+
+
+def shapes_of(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the blocks' tensors and the final norm's, by name."""
+    width, hidden = sizes.width, sizes.width * sizes.mlp_ratio
+    block: dict[str, tuple[int, ...]] = {
+        "self_attn.in_proj_weight": (_FUSED * width, width),
+        "self_attn.in_proj_bias": (_FUSED * width,),
+        "self_attn.out_proj.weight": (width, width),
+        "self_attn.out_proj.bias": (width,),
+        "linear1.weight": (hidden, width),
+        "linear1.bias": (hidden,),
+        "linear2.weight": (width, hidden),
+        "linear2.bias": (width,),
+        **{f"norm{index}.{name}": (width,) for index in (1, 2) for name in ("weight", "bias")},
+    }
+    blocks = {f"layers.{n}.{name}": shape for n in range(sizes.n_layers) for name, shape in block.items()}
+    return {**blocks, "norm.weight": (width,), "norm.bias": (width,)}
+
+
+def embeddings_in(weights: Mapping[str, Tensor], sizes: Sizes) -> list[str]:
+    """Returns the names of the embeddings and the head: matrices with a column for each feature.
+
+    Raises:
+        ConfigurationError: one of the embeddings is missing, or a width differs.
+    """
+    for name in ("embed.weight", "positions.weight"):
+        if name not in weights:
+            raise ConfigurationError(f"weights: {name} is missing. Give the weights of this network.")
+    names = [name for name in ("embed.weight", "positions.weight", "head.weight") if name in weights]
+    for name in names:
+        if weights[name].dim() != 2 or weights[name].shape[1] != sizes.width:
+            raise _wrong_shape(name, weights[name], f"(n, {sizes.width})")
+    return names
+
+
+def check_weights(sizes: Sizes, weights: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names of all tensors of a transformer of these sizes.
+
+    Raises:
+        ConfigurationError: one is missing, or its shape differs.
+    """
+    names = embeddings_in(weights, sizes)
+    for name, shape in shapes_of(sizes).items():
+        if name not in weights:
+            raise ConfigurationError(f"weights: {name} is missing. Give the weights of this network.")
+        if tuple(weights[name].shape) != shape:
+            raise _wrong_shape(name, weights[name], str(shape))
+        names.append(name)
+    return names
+
+
+def transformer_in(model: nn.Module, sizes: Sizes) -> tuple[str, dict[str, Tensor]]:
+    """Returns the prefix of the names of a model's transformer, and its tensors by their names without it.
+
+    Raises:
+        PointError: the model does not have one transformer of these sizes.
+    """
+    state = model.state_dict()
+    first = "layers.0.self_attn.in_proj_weight"
+    prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
+    if len(prefixes) != 1:
+        raise PointError(f"the model has {len(prefixes)} transformers; it must have one")
+    prefix = prefixes[0]
+    own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    n_heads = getattr(model.get_submodule(f"{prefix}layers.0.self_attn"), "num_heads", sizes.n_heads)
+    try:
+        check_weights(sizes, own)
+    except ConfigurationError as error:
+        raise PointError(f"the operations make another network than the child's: {error}") from error
+    if n_heads != sizes.n_heads or f"layers.{sizes.n_layers}.linear1.weight" in own:
+        raise PointError("the operations make another network than the child's")
+    return prefix, own
+
+
+def grow(sizes: Sizes, weights: Mapping[str, Tensor], operations: Iterable[GrowthOperation]) -> tuple[Sizes, Weights]:
+    """Returns the sizes and weights after all operations; the arguments are not changed.
+
+    Args:
+        sizes: The sizes of the parent.
+        weights: Its tensors, by their names in a ``LanguageModel``. Others are left out.
+        operations: The operations, in order.
+
+    Raises:
+        PointError: an operation is not possible when its turn comes.
+        ConfigurationError: the weights are of another network.
+    """
+    found = {name: weights[name] for name in check_weights(sizes, weights)}
+    for operation in operations:
+        found = _after(sizes, found, operation)
+        sizes = operation.apply(sizes)
+    return sizes, found
+
+
+def new_blocks(n_layers: int, operations: Iterable[GrowthOperation]) -> set[int]:
+    """Returns the indices of the blocks that operations inserted with outputs of 0."""
+    inserted = [False] * n_layers
+    for operation in operations:
+        if isinstance(operation, InsertBlock):
+            inserted.insert(operation.block + 1, True)
+        elif isinstance(operation, Stack):
+            inserted *= 2
+    return {index for index, is_new in enumerate(inserted) if is_new}
+
+
+def _after(sizes: Sizes, weights: Weights, operation: GrowthOperation) -> Weights:
+    operation.apply(sizes)  # raises if it is not possible
+    match operation:
+        case WidenHeads(seed):
+            generator = torch.Generator().manual_seed(seed)
+            return {name: _widened(name, tensor, generator) for name, tensor in weights.items()}
+        case WidenMlp(mlp_ratio, seed):
+            generator = torch.Generator().manual_seed(seed)
+            n_new = (mlp_ratio - sizes.mlp_ratio) * sizes.width
+            return {name: _with_units(name, tensor, n_new, generator) for name, tensor in weights.items()}
+        case InsertBlock(block):
+            order = [*range(block + 1), block, *range(block + 1, sizes.n_layers)]
+            return _arranged(weights, order, silent=block + 1)
+        case Stack():
+            return _arranged(weights, [*range(sizes.n_layers)] * 2)
+    raise TypeError(f"unknown growth operation {operation.kind}")
+
+
+def _widened(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns a tensor with all units twice."""
+    if name in ("norm.weight", "norm.bias"):
+        return torch.cat([tensor, tensor]) / 2
+    if not name.startswith("layers."):
+        return torch.cat([tensor, tensor], 1)  # (n, width) to (n, 2 * width)
+    n_parts = _FUSED if ".in_proj_" in name else 1
+    parts = tensor.chunk(n_parts)
+    if tensor.dim() == 1:
+        return torch.cat([part for part in parts for _ in range(2)])
+    return torch.cat([_copied(part, generator) for part in parts])
+
+
+def _copied(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns weights ``(2 * n, 2 * m)`` that give the same outputs twice, for the same inputs twice."""
+    half = torch.cat([weight, weight]) / 2
+    noise = torch.randn(half.shape, generator=generator, dtype=torch.float64).to(half)
+    noise *= _NOISE * float(weight.float().std(correction=0))
+    return torch.cat([half + noise, half - noise], 1)
+
+
+def _with_units(name: str, tensor: Tensor, n_new: int, generator: torch.Generator) -> Tensor:
+    """Returns a tensor with more hidden units if it is an MLP's: torch's initial weights in, 0 out."""
+    if name.endswith(".linear2.weight"):
+        return torch.cat([tensor, tensor.new_zeros(len(tensor), n_new)], 1)
+    if not name.endswith((".linear1.weight", ".linear1.bias")):
+        return tensor
+    new = torch.rand((n_new, *tensor.shape[1:]), generator=generator, dtype=torch.float64)
+    is_weight = tensor.dim() == 2
+    bound = tensor.shape[1] ** -0.5 if is_weight else 0.0
+    return torch.cat([tensor, ((2 * new - 1) * bound).to(tensor)])
+
+
+def _arranged(weights: Weights, order: list[int], silent: int | None = None) -> Weights:
+    """Returns the blocks in another order, some of them more than once; one may have outputs of 0."""
+    blocks: dict[int, Weights] = {}
+    found: Weights = {}
+    for name, tensor in weights.items():
+        if match := _BLOCK.fullmatch(name):
+            blocks.setdefault(int(match[1]), {})[match[2]] = tensor
+        else:
+            found[name] = tensor
+    for index, source in enumerate(order):
+        for name, tensor in blocks[source].items():
+            is_silent = index == silent and name in _PROJECTIONS
+            found[f"layers.{index}.{name}"] = torch.zeros_like(tensor) if is_silent else tensor
+    return found
+
+
+def _wrong_shape(name: str, tensor: Tensor, expected: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"weights: {name} has shape {tuple(tensor.shape)}, must be {expected}. Give the weights of this network."
+    )

@@ -80,7 +80,7 @@ def check_weights(sizes: Sizes, weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def transformer_in(model: nn.Module, sizes: Sizes) -> tuple[str, dict[str, Tensor]]:
-    """Returns the prefix of the names of a model's transformer, and its tensors by their names without it.
+    """Returns the prefix of a model's transformer in its names, and its tensors without it.
 
     Raises:
         PointError: the model does not have one transformer of these sizes.
@@ -164,7 +164,7 @@ def _widened(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _copied(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns weights ``(2 * n, 2 * m)`` that give the same outputs twice, for the same inputs twice."""
+    """Returns weights of doubled sizes: doubled inputs give doubled outputs."""
     half = torch.cat([weight, weight]) / 2
     noise = torch.randn(half.shape, generator=generator, dtype=torch.float64).to(half)
     noise *= _NOISE * float(weight.float().std(correction=0))
@@ -172,7 +172,7 @@ def _copied(weight: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _with_units(name: str, tensor: Tensor, n_new: int, generator: torch.Generator) -> Tensor:
-    """Returns a tensor with more hidden units if it is an MLP's: torch's initial weights in, 0 out."""
+    """Returns a tensor with more hidden units if it is an MLP's."""
     if name.endswith(".linear2.weight"):
         return torch.cat([tensor, tensor.new_zeros(len(tensor), n_new)], 1)
     if not name.endswith((".linear1.weight", ".linear1.bias")):
@@ -184,7 +184,7 @@ def _with_units(name: str, tensor: Tensor, n_new: int, generator: torch.Generato
 
 
 def _arranged(weights: Weights, order: list[int], silent: int | None = None) -> Weights:
-    """Returns the blocks in another order, some of them more than once; one may have outputs of 0."""
+    """Returns the weights with blocks in another order, perhaps more than once."""
     blocks: dict[int, Weights] = {}
     found: Weights = {}
     for name, tensor in weights.items():

@@ -1,4 +1,4 @@
-"""Growth operations on transformers: plain data that turns the sizes of one into those of a larger one.
+"""Growth operations: plain data that turns the sizes of a transformer into larger ones.
 
 * HyperCloning (Samragh et al. 2024, arXiv:2409.12903): ``widen_heads``
 * Block expansion (LLaMA Pro, Wu et al. 2024, arXiv:2401.02415): ``insert_block``

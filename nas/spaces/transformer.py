@@ -100,7 +100,7 @@ class TransformerSpace(Space):
         return _with_width(self._inner.sample(rng))
 
     def mutate(self, point: Point, rng: random.Random) -> Point:
-        """Returns a point with one size a step up or down, or (one in four) one changed parameter."""
+        """Returns a point with one size changed by a step, or (one in four) one parameter."""
         return self.vary(Variation.of(point), rng).point
 
     def vary(self, variation: Variation, rng: random.Random) -> Variation:
@@ -191,7 +191,7 @@ class TransformerSpace(Space):
 
 
 def _make(operations: Sequence[GrowthOperation], before: Sizes, now: Sizes) -> bool:
-    """Returns whether the operations alone lead from one to the other sizes; other steps may lie between them."""
+    """Returns whether the operations alone lead from one to the other sizes."""
     try:
         return grown(before, operations) == now
     except PointError:

@@ -54,15 +54,17 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.storage.signature import Signature as Signature
     from nas.supernets.choices import InputChoice as InputChoice
     from nas.supernets.choices import LayerChoice as LayerChoice
-    from nas.supernets.elastic import Elastic as Elastic
     from nas.supernets.elastic_blocks import ElasticAttention as ElasticAttention
     from nas.supernets.elastic_blocks import ElasticDepth as ElasticDepth
+    from nas.supernets.elastic_blocks import ElasticModuleList as ElasticModuleList
     from nas.supernets.elastic_layers import ElasticConv2d as ElasticConv2d
+    from nas.supernets.elastic_layers import ElasticEmbedding as ElasticEmbedding
     from nas.supernets.elastic_layers import ElasticLinear as ElasticLinear
     from nas.supernets.elastic_norms import ElasticBatchNorm1d as ElasticBatchNorm1d
     from nas.supernets.elastic_norms import ElasticBatchNorm2d as ElasticBatchNorm2d
     from nas.supernets.elastic_norms import ElasticGroupNorm as ElasticGroupNorm
     from nas.supernets.elastic_norms import ElasticLayerNorm as ElasticLayerNorm
+    from nas.supernets.elastic_transformer import ElasticTransformerEncoderLayer as ElasticTransformerEncoderLayer
     from nas.supernets.module import SearchableModule as SearchableModule
     from nas.supernets.module import space_of as space_of
     from nas.supernets.module import subnet as subnet
@@ -70,6 +72,8 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.supernets.paths import ListedPaths as ListedPaths
     from nas.supernets.paths import SandwichPaths as SandwichPaths
     from nas.supernets.paths import UniformPaths as UniformPaths
+    from nas.supernets.sizes import Elastic as Elastic
+    from nas.supernets.sizes import ElasticProduct as ElasticProduct
     from nas.supernets.statistics import panel_score as panel_score
     from nas.supernets.training import PathTraining as PathTraining
     from nas.supernets.training import train_epoch as train_epoch

@@ -8,90 +8,24 @@ paper: no matrix changes kernels, and channels are not sorted.
 >>> network = nn.Sequential(ElasticConv2d(1, width), ElasticBatchNorm2d(width), nn.ReLU(), ElasticConv2d(width, 8))
 
 `nas.supernets.module.space_of` then has a parameter ``width``. The layers are in `nas.supernets.elastic_layers`,
-``elastic_norms`` and ``elastic_blocks``.
+``elastic_norms``, ``elastic_blocks`` and ``elastic_transformer``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from nas.core.errors import ConfigurationError
 from nas.core.point import Point
 from nas.inheritance.tensor_matching import overlap
-from nas.spaces.parameters.space import Choice, Int, Parameter
-from nas.supernets.module import SearchableModule, searchable_modules, value_of
+from nas.spaces.parameters.space import Parameter
+from nas.supernets.module import SearchableModule, searchable_modules
+from nas.supernets.sizes import Elastic, Size, factors_of, largest, size_at
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
-
-
-@dataclass(frozen=True, slots=True)
-class Elastic:
-    """A size that a point chooses: a width, a depth, a kernel, a number of heads.
-
-    Attributes:
-        label: The name of the decision. Layers with the same label have the same size.
-        sizes: The sizes, ascending, at least two.
-        factor: The channels or features of one unit. ``width.times(16)`` are the features of ``width`` flattened
-            channels of 4x4 pixels.
-
-    Raises:
-        ConfigurationError: the sizes are not ascending whole numbers from 1, or the factor is below 1.
-    """
-
-    label: str
-    sizes: tuple[int, ...]
-    factor: int = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(self.sizes))
-        whole = all(type(size) is int and size >= 1 for size in self.sizes)
-        if not whole or len(self.sizes) < 2 or any(one >= other for one, other in pairwise(self.sizes)):
-            raise ConfigurationError(
-                f"Elastic({self.label!r}): sizes={self.sizes}: must be at least two ascending whole numbers from 1. "
-                "Give an int where there is one size."
-            )
-        if type(self.factor) is not int or self.factor < 1:
-            raise ConfigurationError(f"Elastic({self.label!r}): factor={self.factor!r}: must be a whole number from 1.")
-
-    @property
-    def largest(self) -> int:
-        """The largest size, times the factor."""
-        return self.sizes[-1] * self.factor
-
-    @property
-    def decision(self) -> Parameter:
-        """The parameter of the space: a range if the sizes have no gap, else a choice."""
-        low, high = self.sizes[0], self.sizes[-1]
-        return Int(low, high) if high - low + 1 == len(self.sizes) else Choice(*self.sizes)
-
-    def at(self, point: Point) -> int:
-        """Returns the size that a point chooses, times the factor.
-
-        Raises:
-            PointError: the point lacks the label, or has another size.
-        """
-        size = value_of(point, self.label)
-        self.decision.check(size, self.label)
-        return int(size) * self.factor
-
-    def times(self, factor: int) -> Elastic:
-        """Returns the size with ``factor`` channels or features for each of its own."""
-        return replace(self, factor=self.factor * factor)
-
-
-Size: TypeAlias = int | Elastic
-"""A size that is the same in all points, or one that the point chooses."""
-
-
-def largest(size: Size) -> int:
-    """Returns the size in the largest network."""
-    return size.largest if isinstance(size, Elastic) else size
 
 
 class ElasticModule(SearchableModule):
@@ -112,7 +46,7 @@ class ElasticModule(SearchableModule):
     @property
     def elastic_sizes(self) -> list[Elastic]:
         """The sizes that a point chooses."""
-        return [size for size in self._sizes.values() if isinstance(size, Elastic)]
+        return list(factors_of(*self._sizes.values()).values())
 
     def select(self, point: Point) -> None:
         """Selects the sizes of later forward passes."""
@@ -124,7 +58,7 @@ class ElasticModule(SearchableModule):
         Raises:
             PointError: the point lacks a label, or has another size.
         """
-        return {name: size.at(point) if isinstance(size, Elastic) else size for name, size in self._sizes.items()}
+        return {name: size_at(size, point) for name, size in self._sizes.items()}
 
 
 def extremes(network: nn.Module, others: Point | None = None) -> tuple[Point, Point]:
@@ -155,7 +89,13 @@ def with_parts(layer: _Layer, source: nn.Module) -> _Layer:
     The layer is on the device meta. Names of tensors are the same.
     """
     tensors = source.state_dict()
-    parts = {name: part_of(tensors[name], own.shape) for name, own in layer.state_dict().items()}
+    return with_copies(
+        layer, source, {name: part_of(tensors[name], own.shape) for name, own in layer.state_dict().items()}
+    )
+
+
+def with_copies(layer: _Layer, source: nn.Module, parts: Mapping[str, Tensor]) -> _Layer:
+    """Returns the layer, which is on the device meta, with copies of these parts of the source's tensors."""
     copies = {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts.items()}
     layer.load_state_dict(copies, assign=True)
     for name, parameter in source.named_parameters():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import final
 
@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.supernets.elastic import Elastic, ElasticModule, Size
+from nas.supernets.elastic import ElasticModule
 from nas.supernets.elastic_layers import ElasticLinear
 from nas.supernets.module import subnet
+from nas.supernets.sizes import Elastic, Size
 
 
 @final
@@ -32,11 +33,7 @@ class ElasticDepth(nn.Sequential, ElasticModule):
 
     def __init__(self, depth: Elastic, layers: Iterable[nn.Module]) -> None:
         super().__init__(*layers)
-        if len(self) != depth.largest:
-            raise ConfigurationError(
-                f"ElasticDepth: {len(self)} layers: must be {depth.largest}, the largest size of {depth.label!r}. "
-                "Add or remove layers."
-            )
+        _check_depth(self, depth)
         self.declare({"depth": depth})
 
     def forward(self, input: Tensor) -> Tensor:
@@ -49,6 +46,34 @@ class ElasticDepth(nn.Sequential, ElasticModule):
         """Returns the chain of the point's layers, each as its own subnet."""
         layers = islice(self, self.sizes_at(point)["depth"])
         return nn.Sequential(*(subnet(layer, point) for layer in layers)).train(self.training)
+
+
+@final
+class ElasticModuleList(nn.ModuleList, ElasticModule):
+    """A list of layers of which the first run: iteration ends after them.
+
+    It is for networks that call layers themselves, with masks for example. Indices count all layers.
+
+    Args:
+        depth: The number of layers that run.
+        layers: As many layers as the largest depth.
+
+    Raises:
+        ConfigurationError: the number of layers is another one.
+    """
+
+    def __init__(self, depth: Elastic, layers: Iterable[nn.Module]) -> None:
+        super().__init__(layers)
+        _check_depth(self, depth)
+        self.declare({"depth": depth})
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return islice(super().__iter__(), self._chosen["depth"])
+
+    def subnet(self, point: Point) -> nn.ModuleList:
+        """Returns the list of the point's layers, each as its own subnet."""
+        layers = islice(super().__iter__(), self.sizes_at(point)["depth"])
+        return nn.ModuleList(subnet(layer, point) for layer in layers).train(self.training)
 
 
 @final
@@ -69,7 +94,7 @@ class ElasticAttention(nn.Module):
         self, width: Size, n_heads: Size, head_width: int, *, bias: bool = True, is_causal: bool = False
     ) -> None:
         super().__init__()
-        inside = n_heads.times(head_width) if isinstance(n_heads, Elastic) else n_heads * head_width
+        inside = n_heads * head_width if isinstance(n_heads, int) else n_heads.times(head_width)
         self.query = ElasticLinear(width, inside, bias=bias)
         self.key = ElasticLinear(width, inside, bias=bias)
         self.value = ElasticLinear(width, inside, bias=bias)
@@ -85,3 +110,12 @@ class ElasticAttention(nn.Module):
         attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal)
         projected: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return projected
+
+
+def _check_depth(layers: nn.Sequential | nn.ModuleList, depth: Elastic) -> None:
+    """Checks that there are as many layers as the largest depth."""
+    if len(layers) != depth.largest:
+        raise ConfigurationError(
+            f"{type(layers).__name__}: {len(layers)} layers: must be {depth.largest}, the largest size of "
+            f"{depth.label!r}. Add or remove layers."
+        )

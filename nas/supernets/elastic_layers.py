@@ -1,4 +1,4 @@
-"""Linear layers and convolutions of elastic size."""
+"""Linear layers, embeddings and convolutions of elastic size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.supernets.elastic import Elastic, ElasticModule, Size, largest, part_of, with_parts
+from nas.supernets.elastic import ElasticModule, part_of, with_parts
+from nas.supernets.sizes import Size, all_sizes, largest
 
 
 @final
@@ -40,6 +41,28 @@ class ElasticLinear(nn.Linear, ElasticModule):
 
 
 @final
+class ElasticEmbedding(nn.Embedding, ElasticModule):
+    """An embedding of elastic width.
+
+    Args:
+        num_embeddings: The number of vectors.
+        embedding_dim: The width of a vector.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: Size) -> None:
+        super().__init__(num_embeddings, largest(embedding_dim))
+        self.declare({"width": embedding_dim})
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Returns the first features of the vectors with these indices."""
+        return functional.embedding(input, self.weight[:, : self._chosen["width"]])
+
+    def subnet(self, point: Point) -> nn.Embedding:
+        """Returns the embedding of the point's width."""
+        return with_parts(nn.Embedding(self.num_embeddings, self.sizes_at(point)["width"], device="meta"), self)
+
+
+@final
 class ElasticConv2d(nn.Conv2d, ElasticModule):
     """A convolution of elastic width and kernel size.
 
@@ -67,8 +90,7 @@ class ElasticConv2d(nn.Conv2d, ElasticModule):
         bias: bool = True,
         depthwise: bool = False,
     ) -> None:
-        kernels = kernel_size.sizes if isinstance(kernel_size, Elastic) else (kernel_size,)
-        if any(kernel % 2 == 0 for kernel in kernels) or largest(kernel_size) != kernels[-1]:
+        if any(kernel % 2 == 0 for (kernel,) in all_sizes(kernel_size)):
             raise ConfigurationError(
                 f"ElasticConv2d: kernel_size={kernel_size}: must be odd numbers. Others change the size of images."
             )

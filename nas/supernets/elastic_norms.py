@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.supernets.elastic import Elastic, ElasticModule, Size, largest, with_parts
+from nas.supernets.elastic import ElasticModule, with_parts
+from nas.supernets.sizes import Size, all_sizes, largest
 
 _Norm = TypeVar("_Norm", bound=_BatchNorm)
 
@@ -122,7 +123,7 @@ class ElasticGroupNorm(nn.GroupNorm, ElasticModule):
     """
 
     def __init__(self, n_groups: int, channels: Size, eps: float = 1e-5) -> None:
-        sizes = [size * channels.factor for size in channels.sizes] if isinstance(channels, Elastic) else [channels]
+        sizes = [size for (size,) in all_sizes(channels)]
         if any(size % n_groups for size in sizes):
             raise ConfigurationError(
                 f"ElasticGroupNorm: n_groups={n_groups}: must divide each of the sizes {sizes}. Choose other sizes."

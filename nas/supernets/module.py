@@ -86,13 +86,14 @@ def subnet(network: nn.Module, point: Point) -> nn.Module:
     """Returns a copy of the network in which each searchable module is its subnet.
 
     It computes what the network computes with ``select(network, point)``. The names in its ``state_dict`` are among
-    those of the network. Tensors that searchable modules share with others are separate in the copy.
+    those of the network. Modules that share a parameter, such as a tied head, share it in the copy.
 
     Raises:
         PointError: the point lacks a decision, or has a value that is not allowed.
     """
     subnets: dict[int, Any] = {id(module): module.subnet(point) for module in _outermost(network)}
     copied: nn.Module = copy.deepcopy(network, subnets)  # deepcopy takes what it finds here for copied already
+    _share(copied, network)
     return copied
 
 
@@ -110,6 +111,21 @@ def value_of(point: Point, name: str) -> Any:
     if name not in point:
         raise PointError(f"{name}: must be in the point. It has {closest_names(name, point) or 'no names'}.")
     return point[name]
+
+
+def _share(copied: nn.Module, network: nn.Module) -> None:
+    """Shares the parameters of a subnet that the network shares, if their parts have the same shape."""
+    owners: dict[int, list[tuple[str, str]]] = {}
+    for prefix, module in network.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append((prefix, name))
+    modules = dict(copied.named_modules())
+    for names in owners.values():
+        left = [(modules[prefix], name) for prefix, name in names if prefix in modules]
+        for module, name in left[1:]:
+            shared = left[0][0].get_parameter(left[0][1])
+            if module.get_parameter(name).shape == shared.shape:
+                setattr(module, name, shared)
 
 
 def _outermost(module: nn.Module) -> Iterator[SearchableModule]:

@@ -15,11 +15,11 @@ from nas.core.point import Point
 from nas.inheritance.inherit import inherit
 from nas.inheritance.rules import Rest, Rules
 from nas.supernets.choices import LayerChoice
-from nas.supernets.elastic import Elastic
 from nas.supernets.elastic_blocks import ElasticAttention, ElasticDepth
 from nas.supernets.elastic_layers import ElasticConv2d, ElasticLinear
 from nas.supernets.elastic_norms import ElasticBatchNorm1d, ElasticBatchNorm2d, ElasticGroupNorm, ElasticLayerNorm
 from nas.supernets.module import select, space_of, subnet
+from nas.supernets.sizes import Elastic
 
 N_DRAWS = 1000
 

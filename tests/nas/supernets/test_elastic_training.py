@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from nas.core.point import Point
 from nas.problems.digits import DigitsProblem
 from nas.supernets.choices import LayerChoice
-from nas.supernets.elastic import Elastic, extremes
+from nas.supernets.elastic import extremes
 from nas.supernets.elastic_blocks import ElasticDepth
 from nas.supernets.elastic_layers import ElasticLinear
 from nas.supernets.elastic_norms import ElasticBatchNorm1d
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.paths import ListedPaths, PathSampler, SandwichPaths
+from nas.supernets.sizes import Elastic
 from nas.supernets.statistics import score
 from nas.supernets.training import PathTraining, train_epoch
 

@@ -95,7 +95,10 @@ def with_parts(layer: _Layer, source: nn.Module) -> _Layer:
 
 
 def with_copies(layer: _Layer, source: nn.Module, parts: Mapping[str, Tensor]) -> _Layer:
-    """Returns the layer, which is on the device meta, with copies of these parts of the source's tensors."""
+    """Returns the layer with copies of these parts of the source's tensors.
+
+    The layer is on the device meta.
+    """
     copies = {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts.items()}
     layer.load_state_dict(copies, assign=True)
     for name, parameter in source.named_parameters():

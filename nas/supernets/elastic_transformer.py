@@ -101,18 +101,18 @@ class ElasticTransformerEncoderLayer(nn.TransformerEncoderLayer, ElasticModule):
         }
 
     def _projections(self, tensor: Tensor, width: int, n_heads: int) -> Tensor:
-        """Returns the rows of queries, keys and values that belong to the first features of the first heads."""
+        """Returns the rows of the first heads in queries, keys and values."""
         return torch.cat([self._heads(part, 0, width, n_heads) for part in tensor.chunk(3)])
 
     def _heads(self, tensor: Tensor, dim: int, width: int, n_heads: int) -> Tensor:
-        """Returns the first features of the first heads, which are in this dimension."""
+        """Returns the first features of the first heads of this dimension."""
         heads = tensor.transpose(0, dim).reshape(self.self_attn.num_heads, self.self_attn.head_dim, -1)
         chosen = heads[:n_heads, : width // n_heads].reshape(width, *tensor.transpose(0, dim).shape[1:])
         return chosen.transpose(0, dim)
 
 
 def _check_heads(d_model: Size, nhead: Size) -> None:
-    """Checks that heads fit into the widths of all points, and into the heads of the largest."""
+    """Checks that heads fit into all widths, and into the heads of the largest."""
     widest = largest(d_model) // largest(nhead)
     for width, n_heads in all_sizes(d_model, nhead):
         if width % n_heads or width // n_heads > widest:

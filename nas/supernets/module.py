@@ -114,7 +114,7 @@ def value_of(point: Point, name: str) -> Any:
 
 
 def _share(copied: nn.Module, network: nn.Module) -> None:
-    """Shares the parameters of a subnet that the network shares, if their parts have the same shape."""
+    """Shares parameters of a subnet as the network does, if they have the same shape."""
     owners: dict[int, list[tuple[str, str]]] = {}
     for prefix, module in network.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -70,7 +70,7 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True)
 class ElasticProduct:
-    """The product of sizes with different labels, such as the width of a number of heads of a chosen width.
+    """The product of sizes with different labels, such as heads and their width.
 
     Attributes:
         factors: The sizes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # another process of tests has the other core
 
@@ -21,6 +22,16 @@ from tests.support.servers import S3, s3_server, sftp_server
 
 settings.register_profile("shared", deadline=None)  # other processes take their share of a small machine
 settings.load_profile("shared")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps the bytecode of Heirloom's modules, which the processes of tests would compile again."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = kept
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ lines: its process, and its exit status once it has ended.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -46,6 +47,7 @@ def main() -> None:
     sys.path.pop(0)  # this script's folder, which is in PYTHONPATH too
     for name in IMPORTS:
         importlib.import_module(name)
+    gc.freeze()  # else each command's end visits, and so copies, all that was imported
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
             return become(**json.loads(line))

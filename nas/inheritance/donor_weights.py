@@ -8,6 +8,8 @@ from typing import Protocol, TypeAlias
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.attention import parts_of
+from nas.storage.tensor_parts import TensorParts
 
 _EXTRA = "_extra_state"  # the result of a module's get_extra_state, of any type
 
@@ -19,6 +21,10 @@ class LazyWeights(Protocol):
     def shapes(self) -> Mapping[str, Tensor]:
         """All tensors by name, with their data or without it (on torch's device ``meta``)."""
 
+    @property
+    def parts(self) -> Mapping[str, TensorParts]:
+        """The heads of tensors of attentions by name, if they are known."""
+
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Yields the tensors of these names, in any order; each is valid until the next one."""
 
@@ -27,10 +33,11 @@ Donor: TypeAlias = Mapping[str, Tensor] | LazyWeights | nn.Module
 
 
 class _LoadedWeights:
-    """A state dict."""
+    """A state dict, and the heads of its tensors if they are known."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], parts: Mapping[str, TensorParts]) -> None:
         self.shapes = tensors
+        self.parts = parts
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         return ((name, self.shapes[name]) for name in names)
@@ -53,8 +60,9 @@ def weights_of(donor: Donor) -> LazyWeights:
     Raises:
         ConfigurationError: ``donor`` is of another type, or a dict that holds other things than tensors.
     """
+    parts: Mapping[str, TensorParts] = {}
     if isinstance(donor, nn.Module):
-        donor = donor.state_dict()
+        parts, donor = parts_of(donor), donor.state_dict()
     if not isinstance(donor, Mapping):
         if not hasattr(donor, "shapes"):
             raise ConfigurationError(f"donor={type(donor).__name__}: must be a state dict, a module or weights")
@@ -64,4 +72,4 @@ def weights_of(donor: Donor) -> LazyWeights:
             continue
         what = "a dict: give that" if isinstance(value, Mapping) else f"a {type(value).__name__}: leave it out"
         raise ConfigurationError(f"a donor must be a state dict: tensors by name; {name!r} of it is {what}")
-    return _LoadedWeights({name: tensor for name, tensor in donor.items() if isinstance(tensor, Tensor)})
+    return _LoadedWeights({name: tensor for name, tensor in donor.items() if isinstance(tensor, Tensor)}, parts)

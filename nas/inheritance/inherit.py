@@ -61,7 +61,9 @@ def inherit(
     * The tensor of the layer in the same position of a donor's network ("copied"). Each of the two must have a name
       that the other network lacks (see ``Rules.first``).
     * The overlap with a tensor of the same name and number of dimensions, of the best donor ("sliced"). Channels and
-      features overlap from index 0 on, kernels around the middle. ``Rules.rest`` fills the rest.
+      features overlap from index 0 on, kernels around the middle. ``Rules.rest`` fills the rest. Queries, keys and
+      values overlap head by head, if the heads of both are known (`nas.inheritance.attention`). Then tensors of equal
+      shape but other heads are sliced, too.
     * Nothing: it stays as it is ("new").
 
     The tensors of a reparametrized layer (``nas.inheritance.reparametrization``) are copied from one donor that has all
@@ -113,8 +115,9 @@ def inherit(
     roles = Roles(model)
     children = []
     for names, own in _distinct(state, donor_names):
-        sources = tensor_sources(own, state[own[0]], weights, aligned, rules)
-        children.append(ChildTensor(names, state[own[0]], sources, roles.of(own), rules))
+        role = roles.of(own)
+        sources = tensor_sources(own, state[own[0]], [*zip(weights, aligned, strict=True)], rules, role.parts)
+        children.append(ChildTensor(names, state[own[0]], sources, role, rules))
     copies = copies_in(state, model) if weights else set()
     copied = [child for child in children if not copies.isdisjoint(child.names)]
     refusal = load_refusal(state, model) if copied else None

@@ -76,7 +76,7 @@ def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors
         """Returns one tensor of the state, with its sources among donors with these indices."""
         key, tensor = f"{OPTIMIZER}{kind}/{name}", first_state[name][kind]
         role = roles.of([name]) if tensor.shape == parameters[name].shape else Role(is_parameter=True)
-        sources = tensor_sources([key], tensor, weights, [{}] * len(weights), rules)
+        sources = tensor_sources([key], tensor, [(donor, {}) for donor in weights], rules, role.parts)
         child = ChildTensor([key], tensor, [source for source in sources if source.donor in donors], role, rules)
         if name in whole:
             child.take_whole(next(filter(None, map(child.whole_source, sorted(donors))), None), REFUSAL)

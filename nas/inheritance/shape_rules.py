@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from nas.inheritance.tensor_roles import Role
+from nas.storage.tensor_parts import TensorParts
 
 NO_DATA = "it is on the device meta, without data"
 
@@ -52,8 +53,15 @@ def value_refusal(values: Tensor, donor: Tensor) -> str | None:
     return None
 
 
-def shape_refusal(child: Tensor, donor: Tensor, role: Role) -> str | None:
-    """Returns why nothing of the donor's tensor can be used, or None."""
+def shape_refusal(child: Tensor, donor: Tensor, role: Role, parts: TensorParts | None = None) -> str | None:
+    """Returns why nothing of the donor's tensor can be used, or None.
+
+    Args:
+        child: The child's tensor.
+        donor: The donor's.
+        role: The role of the child's.
+        parts: The heads of the donor's, if they are known.
+    """
     if (refusal := layout_refusal(donor)) is not None:
         return refusal
     if not torch.can_cast(donor.dtype, child.dtype):
@@ -66,6 +74,8 @@ def shape_refusal(child: Tensor, donor: Tensor, role: Role) -> str | None:
         return f"integers are not sliced: {shape_text(child, donor)}"
     if 0 in (*child.shape, *donor.shape):
         return f"no overlap: {shape_text(child, donor)}"
+    if role.parts is not None and role.parts.are_like(parts):
+        return None
     if role.n_stacked > 1 and child.shape[0] != donor.shape[0]:
         return f"{role.n_stacked} stacked parts of other sizes: {shape_text(child, donor)}"
     if role.groups and _is_grouped_otherwise(child.shape, donor.shape, role.groups):

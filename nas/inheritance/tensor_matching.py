@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
@@ -22,7 +20,10 @@ from nas.inheritance.shape_rules import (
     upcast_float8,
     value_refusal,
 )
+from nas.inheritance.tensor_blocks import blocks
 from nas.inheritance.tensor_roles import Role
+from nas.storage.tensor_names import weight_name
+from nas.storage.tensor_parts import TensorParts
 
 
 class TensorSource(NamedTuple):
@@ -33,12 +34,20 @@ class TensorSource(NamedTuple):
         name: The tensor's name in the donor.
         tensor: The tensor, maybe without data.
         why: The reason, if it is not the tensor of the same name.
+        parts: The heads of an attention in it, if they are known.
     """
 
     donor: int
     name: str
     tensor: Tensor
     why: str
+    parts: TensorParts | None = None
+
+    def is_whole_for(self, tensor: Tensor, parts: TensorParts | None) -> bool:
+        """Returns whether a child's tensor with these heads, if they are known, takes all of it."""
+        if is_lazy(self.tensor) or self.tensor.shape != tensor.shape:
+            return False
+        return parts is None or not parts.are_like(self.parts) or parts == self.parts
 
 
 class ChildTensor:
@@ -78,7 +87,7 @@ class ChildTensor:
             (
                 source
                 for source in self._sources
-                if source.donor == donor and not is_lazy(source.tensor) and source.tensor.shape == self.tensor.shape
+                if source.donor == donor and source.is_whole_for(self.tensor, self.role.parts)
             ),
             None,
         )
@@ -98,7 +107,7 @@ class ChildTensor:
         """Returns the best source that is left and has a fitting shape."""
         while self._n_refused < len(self._sources):
             source = self._sources[self._n_refused]
-            if (refusal := shape_refusal(self.tensor, source.tensor, self.role)) is None:
+            if (refusal := shape_refusal(self.tensor, source.tensor, self.role, source.parts)) is None:
                 return source
             self._refuse(source.donor, refusal)
         return None
@@ -116,12 +125,13 @@ class ChildTensor:
         if (refusal := value_refusal(cast, values)) is not None:
             self._refuse(source.donor, refusal)
             return
-        if child.shape == values.shape:
+        if source.is_whole_for(child, self.role.parts):
             self.write(cast)
             self.result = TensorInheritance(how="copied", share=1.0, donor=source.donor, why=source.why)
             return
-        share = self._write_part(cast)
-        why = shape_text(child, values)
+        share = self._write_part(cast, source.parts)
+        is_by_head = self.role.parts is not None and self.role.parts.are_like(source.parts)
+        why = f"{shape_text(child, values)}{', by head' if is_by_head else ''}"
         self.result = TensorInheritance(how="sliced", share=share, donor=source.donor, why=why)
 
     def write(self, values: Tensor) -> None:
@@ -136,26 +146,17 @@ class ChildTensor:
         """Whether the rules shrink or perturb this tensor."""
         return self.role.is_parameter and (self._rules.shrink, self._rules.perturb) != (1.0, 0.0)
 
-    def _write_part(self, values: Tensor) -> float:
+    def _write_part(self, values: Tensor, parts: TensorParts | None) -> float:
         """Copies the overlap, fills the rest by the rules, and returns the inherited share."""
-        child, rules = self.tensor, self._rules
-        child_part, donor_part = overlap(child.shape, values.shape, child.dim() - self.role.n_kernel_dims)
+        child = self.tensor
         is_direct = not self._is_mixed and upcast_float8(child) is child
         whole = child if is_direct else upcast_float8(child).clone()
-        part = upcast_float8(values)[donor_part]
-        if rules.rest == "scaled" and self.role.is_weight:
-            n_rows = part.shape[0]
-            scale = math.sqrt(values[0].numel() / part[0].numel())
-            part = part * scale if scale > 1 else part
-            new_rows = whole[n_rows:]
-            if new_rows.numel() and (rms := _root_mean_square(new_rows)) > 0:
-                new_rows *= _root_mean_square(part) / rms * math.sqrt(part[0].numel() / new_rows[0].numel())
-            if whole[0].numel() > part[0].numel():
-                whole[:n_rows] = 0
-        whole[child_part] = part
+        is_scaled = self._rules.rest == "scaled" and self.role.is_weight
+        found = blocks(whole, upcast_float8(values), self.role, parts)
+        n_given = sum(block.take(is_scaled=is_scaled) for block in found)
         if not is_direct:
             self.write(whole)
-        return part.numel() / child.numel()
+        return n_given / child.numel()
 
     def _refuse(self, donor: int, why: str) -> None:
         if self._n_refused == 0:
@@ -166,35 +167,41 @@ class ChildTensor:
 def tensor_sources(
     names: Sequence[str],
     tensor: Tensor,
-    donors: Sequence[LazyWeights],
-    aligned: Sequence[Mapping[str, str]],
+    donors: Sequence[tuple[LazyWeights, Mapping[str, str]]],
     rules: Rules,
+    own_parts: TensorParts | None = None,
 ) -> list[TensorSource]:
     """Returns the possible sources of a child's tensor, best first.
 
     Args:
         names: The names of the tensor.
         tensor: The tensor.
-        donors: The donors, best first.
-        aligned: For each donor, its tensor by the child's, if their layers have the same position.
+        donors: The donors, best first, each with its tensor by the child's, if their layers have the same position.
         rules: Whether names or positions come first.
+        own_parts: The heads of an attention in the tensor, if they are known.
     """
     if is_lazy(tensor):
         return []
     by_name: list[TensorSource] = []
     by_structure: list[TensorSource] = []
     parts: list[TensorSource] = []
-    for index, (donor, pairs) in enumerate(zip(donors, aligned, strict=True)):
+    for index, (donor, pairs) in enumerate(donors):
         used = set(pairs.values()) if rules.first == "structure" else set()
         for name in names:
             if name in pairs and pairs[name] != name:
-                other = pairs[name]
-                by_structure.append(TensorSource(index, other, donor.shapes[other], f"by structure, from {other}"))
+                other, why = pairs[name], f"by structure, from {pairs[name]}"
+                by_structure.append(TensorSource(index, other, donor.shapes[other], why, _parts_of(donor, other)))
             elif name in donor.shapes and (name in pairs or name not in used):
-                source = TensorSource(index, name, donor.shapes[name], "")
-                fits = not is_lazy(source.tensor) and source.tensor.shape == tensor.shape
-                (by_name if fits else parts).append(source)
+                source = TensorSource(index, name, donor.shapes[name], "", _parts_of(donor, name))
+                (by_name if source.is_whole_for(tensor, own_parts) else parts).append(source)
     return [*by_structure, *by_name, *parts] if rules.first == "structure" else [*by_name, *by_structure, *parts]
+
+
+def _parts_of(donor: LazyWeights, name: str) -> TensorParts | None:
+    """Returns the heads of an attention in a donor's tensor, or in the weight whose optimizer state it is."""
+    parts: TensorParts | None = getattr(donor, "parts", {}).get(weight_name(name))
+    tensor = donor.shapes[name]
+    return parts if parts is not None and not is_lazy(tensor) and parts.fit(tensor.shape) else None
 
 
 def inherit_by_layer(
@@ -242,23 +249,3 @@ def _try_sources(children: Sequence[ChildTensor], donors: Sequence[LazyWeights])
             for child in by_name[name]:
                 child.take(values)
     return [child for child in tried if child.result is None]
-
-
-def overlap(child: Sequence[int], donor: Sequence[int], n_plain: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Returns the overlap as slices of the child and of the donor.
-
-    The first ``n_plain`` dimensions overlap from index 0 on, the others (of a kernel) around the middle.
-    """
-    child_part, donor_part = [], []
-    for dimension, (child_size, donor_size) in enumerate(zip(child, donor, strict=True)):
-        size = min(child_size, donor_size)
-        is_plain = dimension < n_plain
-        child_start, donor_start = (0, 0) if is_plain else ((child_size - size) // 2, (donor_size - size) // 2)
-        child_part.append(slice(child_start, child_start + size))
-        donor_part.append(slice(donor_start, donor_start + size))
-    return tuple(child_part), tuple(donor_part)
-
-
-def _root_mean_square(values: Tensor) -> float:
-    wide = torch.promote_types(values.dtype, torch.float32)  # sums of squares overflow float16
-    return float(torch.linalg.vector_norm(values, dtype=wide)) / math.sqrt(values.numel())

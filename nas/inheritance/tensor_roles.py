@@ -8,24 +8,32 @@ from typing import NamedTuple
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from nas.inheritance.attention import parts_of
+from nas.inheritance.attention_layouts import is_transposed
+from nas.storage.tensor_parts import TensorParts
+
 
 class Role(NamedTuple):
     """The role of a tensor.
 
     Attributes:
         is_parameter: Whether it is a parameter, not a buffer.
-        is_weight: Whether it is the weight of a linear layer or of a convolution without groups: ``(outputs, inputs,
-            ...)``.
+        is_weight: Whether it is the weight of a linear layer, of projections of an attention, or of a convolution
+            without groups: ``(outputs, inputs, ...)``.
+        is_transposed: Whether it is a linear layer's weight of shape ``(inputs, outputs)``.
         n_kernel_dims: The number of kernel dimensions, the last ones.
         groups: The groups of a convolution; 0 for other layers.
         n_stacked: The number of parts stacked in it: gates of a recurrent layer, projections of an attention.
+        parts: The heads of an attention in it, if they are known.
     """
 
     is_parameter: bool
     is_weight: bool = False
+    is_transposed: bool = False
     n_kernel_dims: int = 0
     groups: int = 0
     n_stacked: int = 1
+    parts: TensorParts | None = None
 
 
 class Roles:
@@ -35,11 +43,11 @@ class Roles:
         self._parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self._weights: dict[str, nn.Module] = {}
         self._stacked: dict[str, int] = {}
+        self._parts = parts_of(model)
         for prefix, module in model.named_modules(remove_duplicate=False):
             for own, n_stacked in _stacks(module):
                 self._stacked[f"{prefix}.{own}" if prefix else own] = n_stacked
-            if isinstance(module, nn.Linear | _ConvNd):
-                self._weights[f"{prefix}.weight" if prefix else "weight"] = module
+            self._weights |= {f"{prefix}.{own}" if prefix else own: module for own in _weights(module)}
 
     def of(self, names: Sequence[str]) -> Role:
         """Returns the role of the tensor with these names."""
@@ -48,10 +56,19 @@ class Roles:
         return Role(
             is_parameter=not self._parameters.isdisjoint(names),
             is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
+            is_transposed=any(map(is_transposed, modules)),
             n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
             groups=max((conv.groups for conv in convolutions), default=0),
             n_stacked=max((self._stacked.get(name, 1) for name in names), default=1),
+            parts=next((self._parts[name] for name in names if name in self._parts), None),
         )
+
+
+def _weights(module: nn.Module) -> tuple[str, ...]:
+    """Returns the names of a module's weights that map inputs to outputs."""
+    if isinstance(module, nn.MultiheadAttention):
+        return ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+    return ("weight",) if isinstance(module, nn.Linear | _ConvNd) or is_transposed(module) else ()
 
 
 def _stacks(module: nn.Module) -> Iterator[tuple[str, int]]:

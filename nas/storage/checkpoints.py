@@ -16,6 +16,7 @@ from nas.storage.folders import fetch_files, publish_folder
 from nas.storage.manifest import Manifest
 from nas.storage.signature import Signature
 from nas.storage.tensor_names import is_weight
+from nas.storage.tensor_parts import TensorParts
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,11 @@ __all__ = [
 
 
 def publish_tensors(
-    files: BlobStore, path: str, tensors: Mapping[str, torch.Tensor], donors: Iterable[Manifest] = ()
+    files: BlobStore,
+    path: str,
+    tensors: Mapping[str, torch.Tensor],
+    donors: Iterable[Manifest] = (),
+    parts: Mapping[str, TensorParts] | None = None,
 ) -> Manifest:
     """Publishes a pack of the tensors that no donor has. Returns the manifest of all tensors.
 
@@ -39,6 +44,7 @@ def publish_tensors(
         path: Path of the pack, which must be new.
         tensors: Tensors by name, as for ``write_pack``.
         donors: Manifests of this search. Their packs are kept as long as the checkpoint.
+        parts: The heads of tensors (`nas.inheritance.attention`). Names and shapes without a tensor are left out.
     """
     from nas.storage.pack import write_pack
 
@@ -50,7 +56,8 @@ def publish_tensors(
     packs = [donor_packs[name] for name in sorted(used & donor_packs.keys())]
     if own_pack is not None:
         packs.insert(0, own_pack)
-    return Manifest(tensors=entries, packs=tuple(packs), files=())
+    fitting = {name: own for name, own in (parts or {}).items() if name in entries and own.fit(entries[name].shape)}
+    return Manifest(tensors=entries, packs=tuple(packs), files=(), parts=fitting)
 
 
 def publish_checkpoint(

@@ -13,6 +13,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.manifest_checks import check_entries, dtype_of
 from nas.storage.pack import equal_tensors, read_into, read_tensors, stream_tensors
+from nas.storage.tensor_parts import TensorParts
 
 
 class StoredWeights:
@@ -52,6 +53,11 @@ class StoredWeights:
             name: torch.empty(entry.shape, dtype=dtype_of(entry), device="meta")
             for name, entry in self._entries.items()
         }
+
+    @property
+    def parts(self) -> Mapping[str, TensorParts]:
+        """The heads of tensors, where they are known."""
+        return self.manifest.parts
 
     def read(
         self, names: Iterable[str], cache: Mapping[str, torch.Tensor] | None = None

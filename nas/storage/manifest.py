@@ -5,13 +5,15 @@ A manifest names every pack that it needs, so loading does not follow ancestors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.reference import Reference, checked_digest, references
 from nas.core.validation import MAX_WHOLE, checked_fields, checked_int, short_repr
 from nas.storage.record_format import FORMAT, decode_record, encode_record
+from nas.storage.tensor_parts import TensorParts, check_parts
 
 MAX_DIMENSIONS = 64
 """Maximum number of dimensions. torch supports few operations beyond it."""
@@ -23,6 +25,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "shape": (list,),
     "digest": (str,),
 }
+_MANIFEST: Mapping[str, tuple[type, ...]] = {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)}
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +86,25 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Tensors of one checkpoint by name, their packs, and its files."""
+    """Tensors of one checkpoint by name, their packs, and its files.
+
+    Attributes:
+        tensors: Position, type, shape and digest of each tensor.
+        packs: The packs that hold them.
+        files: The files that a problem saved beside them.
+        parts: The heads of the tensors of attentions, where they are known; left out of the file if there are none.
+    """
 
     tensors: Mapping[str, TensorEntry]
     packs: tuple[Reference, ...]
     files: tuple[Reference, ...]
+    parts: Mapping[str, TensorParts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         unknown = {entry.pack for entry in self.tensors.values()} - {pack.path for pack in self.packs}
         if unknown:
             raise CorruptError(f"packs of tensors are not listed: {short_repr(sorted(unknown))}")
+        check_parts(self.parts, {name: entry.shape for name, entry in self.tensors.items()})
 
     def to_bytes(self) -> bytes:
         """Returns the bytes of the manifest's file.
@@ -114,6 +127,7 @@ class Manifest:
             "tensors": {name: entry.to_json() for name, entry in self.tensors.items()},
             "packs": [pack.to_json() for pack in self.packs],
             "files": [file.to_json() for file in self.files],
+            **({"parts": {name: parts.to_json() for name, parts in self.parts.items()}} if self.parts else {}),
         }
 
     @classmethod
@@ -132,18 +146,22 @@ class Manifest:
         Raises:
             CorruptError: it can't be decoded.
         """
-        fields = checked_fields(data, {"format": (int,), "tensors": (dict,), "packs": (list,), "files": (list,)})
+        has_parts = isinstance(data, dict) and "parts" in data
+        fields = checked_fields(data, {**_MANIFEST, **({"parts": (dict,)} if has_parts else {})})
         if fields["format"] != FORMAT:
             raise CorruptError(f"format {short_repr(fields['format'])}: must be {FORMAT} for this version of Heirloom")
+        parts = fields.get("parts", {})
         return cls(
-            tensors={name: _entry(name, entry) for name, entry in fields["tensors"].items()},
+            tensors={name: _of_tensor(name, TensorEntry.from_json, entry) for name, entry in fields["tensors"].items()},
             packs=references(fields["packs"]),
             files=references(fields["files"]),
+            parts={name: _of_tensor(name, TensorParts.from_json, own) for name, own in parts.items()},
         )
 
 
-def _entry(name: str, data: object) -> TensorEntry:
+def _of_tensor(name: str, decode: Callable[[object], _T], data: object) -> _T:
+    """Returns what is decoded; an error names the tensor."""
     try:
-        return TensorEntry.from_json(data)
+        return decode(data)
     except CorruptError as error:
         raise CorruptError(f"tensor {short_repr(name)}: {error}") from error

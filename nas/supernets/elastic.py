@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nas.core.point import Point
-from nas.inheritance.tensor_matching import overlap
+from nas.inheritance.tensor_blocks import overlap
 from nas.spaces.parameters.space import Parameter
 from nas.supernets.module import SearchableModule, searchable_modules
 from nas.supernets.sizes import Elastic, Size, factors_of, largest, size_at

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nas.spaces.space import Space
     from nas.storage.lazy_weights import StoredWeights
     from nas.storage.manifest import Manifest
+    from nas.storage.tensor_parts import TensorParts
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class TrialRun(PolicyScaling):
         self._has_ended = False
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
         self._saved: Manifest | None = None
+        self._parts: Mapping[str, TensorParts] = {}
         self._n_packs = 0
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
         self.lost: tuple[Donor, MissingError | CorruptError] | None = None
@@ -170,7 +172,9 @@ class TrialRun(PolicyScaling):
             MissingError: a donor's weights are missing; the trial is FAILED, whatever the problem's code does.
             CorruptError: they have other content than was published; likewise.
         """
+        from nas.inheritance.attention import parts_of
         from nas.inheritance.inherit import inherit
+        from nas.inheritance.module_state import unwrapped
         from nas.spaces.graphs.derivation import derivation_from_json
         from nas.spaces.growth import Growth
 
@@ -179,6 +183,7 @@ class TrialRun(PolicyScaling):
         for tensors in self._donor_tensors:
             tensors.cache = cache or {}
         self._size_lazy_layers(model)
+        self._parts = parts_of(unwrapped(model))
         derivation = Growth.from_json(self.derivation) or derivation_from_json(self.derivation)
         index_of = {donor.donor: index for index, donor in enumerate(self.donors)}
         parents = [index_of.get(parent) for parent in self._parents]
@@ -402,16 +407,21 @@ class TrialRun(PolicyScaling):
         Only tensors that no donor in this search has are written. A network inside ``torch.compile`` or
         ``DataParallel`` is saved by its own names.
 
+        The heads of its attentions are saved, too, so that a child can inherit head by head. Those of a ``state_dict``
+        are known if its module inherited (``inherit``) before.
+
         Raises:
             ConfigurationError: the module has lazy layers without sizes.
         """
         from torch import nn
 
+        from nas.inheritance.attention import parts_of
         from nas.inheritance.module_state import lazy_layers, unwrapped
 
         self._check_open("save")
         if isinstance(model, nn.Module):
             model = unwrapped(model)
+            self._parts = parts_of(model)
             if lazy := lazy_layers(model):
                 raise ConfigurationError(
                     f"run.save: lazy layers {', '.join(lazy)} must have sizes. Run one batch through the network first."
@@ -420,7 +430,7 @@ class TrialRun(PolicyScaling):
         donors = [tensors.weights.manifest for tensors in self._donor_tensors if isinstance(tensors.donor, int)]
         earlier, path = self._saved, f"packs/{self._stem}-{self._n_packs}.safetensors"
         self._n_packs += 1
-        self._saved = publish_tensors(self._files, path, tensors, donors)
+        self._saved = publish_tensors(self._files, path, tensors, donors, self._parts)
         for pack in earlier.packs if earlier else ():
             if pack.path.startswith(f"packs/{self._stem}-"):
                 self._files.delete(pack.path)
@@ -526,6 +536,10 @@ class _DonorTensors:
     @property
     def shapes(self) -> Mapping[str, torch.Tensor]:
         return self.weights.shapes
+
+    @property
+    def parts(self) -> Mapping[str, TensorParts]:
+        return self.weights.parts
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         with self.run._watch(self.donor):

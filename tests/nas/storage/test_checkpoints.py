@@ -21,6 +21,7 @@ from nas.storage.lazy_weights import StoredWeights
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record
+from nas.storage.tensor_parts import TensorParts
 from nas.storage.verified import digest_of
 from tests.support.record_files import sealed
 
@@ -162,6 +163,53 @@ def test_invalid_manifest_is_named(files: BlobStore, checkpoint: Checkpoint, cha
 
     with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
         StoredWeights(files, with_manifest(files, checkpoint, sealed(data))).read_all()
+
+
+PARTS = TensorParts(1, ((2, 1), (1, 1)))
+
+
+def test_parts_come_back(files: BlobStore) -> None:
+    """The heads of tensors come back; those of a tensor that is not saved, or of another shape, are left out."""
+    parts = {"weight": PARTS, "other": PARTS, "steps": PARTS}
+    tensors = publish_tensors(files, "packs/000001-ab.safetensors", TENSORS, parts=parts)
+
+    assert StoredWeights(files, publish_checkpoint(files, "000001-ab", tensors)).parts == {"weight": PARTS}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.update(parts=[]),
+        lambda data: data.update(parts=None),
+        lambda data: data["parts"].update(other={"dim": 0, "sizes": [[1]]}),
+        lambda data: data["parts"].update(steps={"dim": 0, "sizes": [[1]]}),
+        lambda data: data["parts"].update(weight=[0, [[2]]]),
+        lambda data: data["parts"]["weight"].update(extra=1),
+        lambda data: data["parts"]["weight"].update(dim=2),
+        lambda data: data["parts"]["weight"].update(dim=-1),
+        lambda data: data["parts"]["weight"].update(dim=True),
+        lambda data: data["parts"]["weight"].update(sizes=[]),
+        lambda data: data["parts"]["weight"].update(sizes=[[]]),
+        lambda data: data["parts"]["weight"].update(sizes=[3]),
+        lambda data: data["parts"]["weight"].update(sizes=[[2]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[3.0]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[True], [2]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[-1, -3]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[3], [0]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[3], [10**30]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[3, *[1] * 8]]),
+        lambda data: data["parts"]["weight"].update(sizes=[[1]] * 65),
+    ],
+)
+def test_false_parts_are_corrupt(files: BlobStore, change: Callable[[Any], object]) -> None:
+    """Parts of wrong types or of tensors that can't have them are CorruptError with the manifest's path."""
+    tensors = publish_tensors(files, "packs/000001-ab.safetensors", TENSORS, parts={"weight": PARTS})
+    checkpoint = publish_checkpoint(files, "000001-ab", tensors)
+    data = decode_record(files.read(checkpoint.manifest))
+    change(data)
+
+    with pytest.raises(CorruptError, match=r"manifests/liar\.json"):
+        load_manifest(files, with_manifest(files, checkpoint, sealed(data)))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])

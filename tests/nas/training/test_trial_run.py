@@ -678,6 +678,24 @@ class TestWeights:
         with pytest.raises(LookupError, match="trial 1 published no weights"):
             TrialRun(trainer.train(lambda run: {"score": 1.0}), trainer.files).restore(network())
 
+    @pytest.mark.parametrize("saves_state", [False, True])
+    def test_heads_are_saved_with_the_weights(self, trainer: TrialTrainer, saves_state: bool) -> None:
+        """A wider child inherits head by head from a saved module, or from the state of one that inherited."""
+
+        def parent(run: TrialRun) -> object:
+            model = nn.MultiheadAttention(8, 2)
+            nn.init.constant_(model.in_proj_weight, 2.0)
+            run.inherit(model)
+            run.save(model.state_dict() if saves_state else model)
+            return {"score": 1.0}
+
+        def child(run: TrialRun) -> object:
+            model = nn.MultiheadAttention(12, 3)
+            assert run.inherit(model).summary()["n_new"] == 0
+            return {"score": float((model.in_proj_weight.view(3, 3, 4, 12)[:, :2, :, :8] == 2).float().mean())}
+
+        assert trainer.train(child, donors=[trainer.train(parent)]).metrics == {"score": 1.0}
+
     def test_networks_whose_state_is_copied_are_inherited_and_restored(self, trainer: TrialTrainer) -> None:
         """Hooks that copy the state_dict prevent neither inheriting nor restoring."""
 

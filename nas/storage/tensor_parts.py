@@ -1,0 +1,78 @@
+"""Parts of a tensor: the projections and heads that share a dimension of an attention's weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nas.core.errors import CorruptError
+from nas.core.validation import checked_fields, checked_int, short_repr
+
+MAX_PARTS = 64
+"""Maximum number of parts of a tensor; a fused projection has three."""
+MAX_SIZES = 8
+"""Maximum number of sizes of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParts:
+    """Sizes within one dimension of a tensor.
+
+    Fused queries, keys and values with 4 heads of size 8 have ``dim=0`` and ``sizes=((4, 8), (4, 8), (4, 8))``.
+
+    Attributes:
+        dim: The dimension.
+        sizes: The sizes of each part, the outermost first. A part has their product of rows.
+    """
+
+    dim: int
+    sizes: tuple[tuple[int, ...], ...]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Length of each part along the dimension."""
+        return [math.prod(sizes) for sizes in self.sizes]
+
+    def fit(self, shape: Sequence[int]) -> bool:
+        """Returns whether a tensor of this shape has these parts."""
+        has_sizes = bool(self.sizes) and all(sizes and min(sizes) >= 1 for sizes in self.sizes)
+        return has_sizes and 0 <= self.dim < len(shape) and sum(self.lengths) == shape[self.dim]
+
+    def are_like(self, other: TensorParts | None) -> bool:
+        """Returns whether both have the same dimension, and as many parts with as many sizes."""
+        return other is not None and (self.dim, [*map(len, self.sizes)]) == (other.dim, [*map(len, other.sizes)])
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the parts as plain data."""
+        return {"dim": self.dim, "sizes": [list(sizes) for sizes in self.sizes]}
+
+    @classmethod
+    def from_json(cls, data: object) -> TensorParts:
+        """Returns the parts that ``to_json`` encoded. ``check_parts`` compares them with the tensor.
+
+        Raises:
+            CorruptError: a key or type is wrong, or there are too many parts or sizes.
+        """
+        fields = checked_fields(data, {"dim": (int,), "sizes": (list,)})
+        parts = fields["sizes"]
+        if not 1 <= len(parts) <= MAX_PARTS:
+            raise CorruptError(f"sizes must not have {len(parts)} parts; a tensor has at most {MAX_PARTS}")
+        for sizes in parts:
+            if not isinstance(sizes, list) or not 1 <= len(sizes) <= MAX_SIZES:
+                raise CorruptError(f"sizes must not have the part {short_repr(sizes)}")
+        whole = tuple(tuple(checked_int(size, "a size", 1) for size in sizes) for sizes in parts)
+        return cls(checked_int(fields["dim"], "dim"), whole)
+
+
+def check_parts(parts: Mapping[str, TensorParts], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Checks that tensors of these shapes have these parts.
+
+    Raises:
+        CorruptError: a tensor is not there, or its parts do not add up to its dimension.
+    """
+    for name, own in parts.items():
+        if name not in shapes:
+            raise CorruptError(f"parts of the tensor {short_repr(name)}, which is not listed")
+        if not own.fit(shapes[name]):
+            raise CorruptError(f"tensor {short_repr(name)} of shape {short_repr(shapes[name])} can't have its parts")

@@ -51,7 +51,7 @@ class _Heads(NamedTuple):
 
 
 def is_transposed(layer: nn.Module) -> bool:
-    """Returns whether a layer is Hugging Face's ``Conv1D``: linear, with a weight of shape ``(inputs, outputs)``."""
+    """Returns whether a layer is Hugging Face's ``Conv1D``, whose weight is ``(inputs, outputs)``."""
     return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
 
 
@@ -96,7 +96,7 @@ def _torch_parts(module: nn.Module) -> _Parts:
 
 
 def _projections(module: nn.Module, n_heads: int, size: int) -> tuple[_Heads, dict[str, Sequence[_Sizes]]]:
-    """Returns the heads of an attention, and the parts of the rows of its projections by name."""
+    """Returns the heads of an attention, and the parts of each projection's rows."""
     children = dict(module.named_children())
     inner = _inner(module, size)
     for queries, keys, values in _SEPARATE:
@@ -120,7 +120,7 @@ def _projections(module: nn.Module, n_heads: int, size: int) -> tuple[_Heads, di
 
 
 def _is_by_head(name: str, module: nn.Module) -> bool:
-    """Returns whether the query, key and value of a head are beside each other in a fused projection."""
+    """Returns whether a fused projection has each head's query, key and value together."""
     multi_query = getattr(module, "multi_query", True)  # of GPTBigCode
     return name == "query_key_value" or bool(getattr(module, "head_first", False)) or not multi_query
 
@@ -138,7 +138,10 @@ def _inner(module: nn.Module, size: int) -> _Sizes:
 
 
 def _rotary_share(module: nn.Module) -> float:
-    """Returns the share of a head with rotary positions in halves; 0.0 if there are none, or in pairs of neighbors."""
+    """Returns the share of a head that rotary positions turn in halves.
+
+    It is 0.0 without such positions, and if they turn neighbors.
+    """
     if getattr(module, "rotate_half", False) is True:  # timm
         return 1.0
     names = [kind.__module__ for kind in type(module).__mro__ if kind.__module__.startswith("transformers.")]
@@ -159,7 +162,7 @@ def _number(module: nn.Module, names: Sequence[str]) -> int:
 
 
 def _width(layer: nn.Module | None, *, inputs: bool = False) -> int:
-    """Returns the number of outputs of a linear layer, or of its inputs; 0 for anything else."""
+    """Returns the outputs or inputs of a linear layer; 0 for other layers."""
     if layer is None or not (isinstance(layer, nn.Linear) or is_transposed(layer)):
         return 0
     weight = layer.get_parameter("weight")

@@ -1,4 +1,4 @@
-"""Blocks of a tensor: each projection of an attention, with its heads as dimensions of their own."""
+"""Blocks of a tensor: projections of an attention, with dimensions for heads."""
 
 from __future__ import annotations
 

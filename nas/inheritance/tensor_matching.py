@@ -198,7 +198,7 @@ def tensor_sources(
 
 
 def _parts_of(donor: LazyWeights, name: str) -> TensorParts | None:
-    """Returns the heads of an attention in a donor's tensor, or in the weight whose optimizer state it is."""
+    """Returns the heads in a donor's tensor; those of optimizer state are the weight's."""
     parts: TensorParts | None = getattr(donor, "parts", {}).get(weight_name(name))
     tensor = donor.shapes[name]
     return parts if parts is not None and not is_lazy(tensor) and parts.fit(tensor.shape) else None

@@ -56,7 +56,7 @@ def is_transposed(layer: nn.Module) -> bool:
 
 
 def known_parts(path: str, modules: Mapping[str, nn.Module]) -> _Parts:
-    """Yields the full names of an attention's tensors, with the dimension and the sizes of their parts.
+    """Yields an attention's tensors by full name, each with the dimension and sizes of its parts.
 
     Some may not exist, or have other shapes. Nothing is yielded for other modules, and for unknown layouts.
 

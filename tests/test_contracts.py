@@ -91,7 +91,7 @@ FEW_MODELS = {
 }
 
 DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}
-TRAINED = (*DATA_FILES, "cells", "digits", "rafiki")
+TRAINED = (*DATA_FILES, "cells", "digits", "language", "rafiki")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in TRAINED else name for name in PROBLEMS]
 
 
@@ -202,6 +202,8 @@ def test_problem(name: str, tmp_path: Path) -> None:
         if not (table := DATA / TABLES[name]).is_file():
             pytest.skip(f"no table for {name} at {table}; set HEIRLOOM_DATA to the folder that holds it")
         changes["table"] = str(table)
+    if name == "language":
+        changes = {"epoch_steps": 5, "n_epochs": 5, "n_layers": [1, 2]}
     if name == "rafiki":
         changes = table_files(tmp_path) | {"file": str(TEMPLATES / "net.py"), "class_name": "Net"}
     if name == "tabular":

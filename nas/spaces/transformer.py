@@ -54,7 +54,7 @@ class TransformerSpace(Space):
 
     def __init__(
         self,
-        n_layers: tuple[int, int] = (1, 8),
+        n_layers: Sequence[int] = (1, 8),
         n_heads: Sequence[int] = (1, 2, 4, 8),
         head_sizes: Sequence[int] = (16, 32),
         mlp_ratios: Sequence[int] = (1, 2, 4),

@@ -64,6 +64,7 @@ OWN_TEXT: dict[str, dict[str, str]] = {
     "Cifar10Problem": {"rules": "checked by name"},
     "DigitsProblem": {"rules": "checked by name"},
     "FashionMnistProblem": {"rules": "checked by name"},
+    "LanguageProblem": {"rules": "checked by name"},
     "NniProblem": {"space": POINTS},
     "NniTuner": {"search_space": POINTS, "parents": "names of parameters in points"},
     "RepeatingTuner": {"arguments": "checked by name"},

@@ -127,7 +127,8 @@ class Collection:
         in_stage = [trial for trial in trials if trial.stage == self.plan.search.name]
         if self.tuner is None:
             return frozenset(trial.number for trial in in_stage)
-        log = restore_log(in_stage, deterministic=self.identity["deterministic"])
+        n_slots = self.identity["slots"] if self.identity["deterministic"] else None
+        log = restore_log(in_stage, deterministic_slots=n_slots)
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
     def _show(self, plan: CollectionPlan, stored: Sequence[BlobInfo], *, dry: bool) -> None:

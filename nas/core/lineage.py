@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import overload
 
 from nas.core.errors import TrialNotFoundError
+from nas.core.learning_order import LearningOrder
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.supernet import is_subnet
@@ -168,27 +169,30 @@ class _Firsts:
 
 
 def restore_log(
-    in_stage: Sequence[Trial], *, deterministic: bool, key: Callable[[Point], str] = point_key
+    in_stage: Sequence[Trial], *, deterministic_slots: int | None, key: Callable[[Point], str] = point_key
 ) -> LineageLog:
     """Returns the log of a stage in the order in which the tuner learned its results.
 
     Results recorded by proposals come first, in that order. The others follow in the order in which they finished.
-    With ``deterministic`` the order is that of the index, up to the first unfinished trial. Results that a proposal
-    recorded but that are missing now are left out (``missing_results``).
+    In a deterministic search the others follow in their ``LearningOrder``, up to the first unfinished trial. Results
+    that a proposal recorded but that are missing now are left out (``missing_results``).
 
     Args:
         in_stage: The trials of one stage, by number, as ``Records.load`` has checked them.
-        deterministic: Whether the search is deterministic.
+        deterministic_slots: The slots of a deterministic search; None: the search is another one.
         key: Returns the key of a point.
     """
-    if deterministic:
-        log = LineageLog(itertools.takewhile(lambda t: t.is_finished, in_stage), key=key)
+    finished = {t.number: t for t in in_stage if t.is_finished}
+    listed = {number: None for trial in in_stage for number in trial.learned}
+    known: Iterable[int]
+    if deterministic_slots is not None:
+        order = LearningOrder(deterministic_slots, (t for t in in_stage if t.number not in listed))
+        rest = order.numbers()[: order.n_settled(len(in_stage))]
+        known = itertools.takewhile(finished.__contains__, (*listed, *rest))
     else:
-        finished = {t.number: t for t in in_stage if t.is_finished}
-        listed = {number: None for trial in in_stage for number in trial.learned}
-        rest = [t for t in finished.values() if t.number not in listed]
-        rest.sort(key=lambda t: (t.finished or 0.0, t.number))
-        log = LineageLog([*(finished[number] for number in listed if number in finished), *rest], key=key)
+        rest = sorted(finished.keys() - listed, key=lambda number: (finished[number].finished or 0.0, number))
+        known = filter(finished.__contains__, (*listed, *rest))
+    log = LineageLog(map(finished.__getitem__, known), key=key)
     for trial in in_stage:
         log.add_proposed(trial)
     return log

@@ -12,6 +12,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import is_finite
 from nas.core.point import Point
 from nas.core.policy import Policy
+from nas.core.validation import check_int
 
 Donor = int | str
 """A trial's number, or ``"name:42"`` for a trial of another search under the same root."""
@@ -95,6 +96,12 @@ class Proposal:
     reason: str = ""
     proxies: Mapping[str, float] = field(default_factory=dict)
     """Proxies of the point, if the search computed them before the proposal (``nas.training.proxies``)."""
+    relative_duration: int = 1
+    """The number of other trials that take about as long as this one.
+
+    A deterministic search proposes as many trials for each other slot before the tuner sees the result. It assumes that
+    no proposal of the search names a local donor rule if one has another value than 1.
+    """
 
     def __post_init__(self) -> None:
         _check_sources("parents", self.parents, "numbers of trials from 0, each once", (int,))
@@ -111,6 +118,7 @@ class Proposal:
             isinstance(fidelity, bool) or not isinstance(fidelity, int | float) or not 0 < fidelity <= 1
         ):
             raise ConfigurationError(f"proposal.fidelity={fidelity!r:.200}: must be a number in (0, 1]")
+        check_int("proposal.relative_duration", self.relative_duration, 1)
 
     @property
     def weight_donors(self) -> tuple[Donor, ...]:
@@ -128,6 +136,7 @@ class Proposal:
             "derivation": self.derivation,
             "reason": self.reason,
             **({"proxies": dict(self.proxies)} if self.proxies else {}),
+            **({} if self.relative_duration == 1 else {"relative_duration": self.relative_duration}),
         }
 
 

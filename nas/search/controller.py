@@ -75,7 +75,7 @@ class ControllerSettings:
         seed: The search's seed. A trial's seed derives from it, the stage and the trial's index.
         budget: The limits of the search.
         on_missing_weights: The replacement for a donor without weights.
-        deterministic: Ask n sees the results of trials 0 to n - slots, whatever else has finished.
+        deterministic: Results are shown in their ``LearningOrder``, whatever else has finished.
         max_attempts: A trial fails after this many lost attempts.
         max_failures: This many failures in a row within the session end the search. They are counted in the order of
             results or, if deterministic, of trial numbers.
@@ -144,7 +144,8 @@ class SearchController:
         self._losses = {number: found.n_lost for number, found in (starts or {}).items()}
         self._crash_tracker = crash_tracker or CrashTracker()
         self._stateful = tuner if isinstance(tuner, StatefulTuner) else None
-        self._proposals = ProposalLog(self.trials, tuner, n_slots=executor.slots, deterministic=settings.deterministic)
+        n_slots = executor.slots if settings.deterministic else None
+        self._proposals = ProposalLog(self.trials, tuner, deterministic_slots=n_slots)
         self._rules = AdmissionRules(
             tuner=self._proposals.tuner_name,
             seed=settings.seed,
@@ -333,6 +334,8 @@ class SearchController:
         self._proposals.n_shown_at_wait = None
         if isinstance(answer, Proposal) and (proxies := self._scores.known(answer.point)):
             answer = replace(answer, proxies=finite_metrics(proxies))
+        if isinstance(answer, Proposal) and self._settings.jobs.requests_trials:
+            answer = replace(answer, relative_duration=1)  # a job of many trials keeps its slot
         trial = admit(answer, stage, index, self.trials, self._rules)
         if self._stateful is None and not self._has_time(stage, kind=trial.policies):
             self._ask_without_time = (index, self._proposals.n_learned)
@@ -482,7 +485,10 @@ class SearchController:
             return slot
         if self._settings.deterministic:
             slot = trial.index % self._executor.slots
-            return slot if self._slots.is_free(slot) else None
+            if self._slots.is_free(slot):
+                return slot
+            if self._settings.jobs.requests_trials or not self._is_search(trial):
+                return None  # else a longer trial is on the slot
         return self._slots.first_free()
 
     def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.learning_order import LearningOrder
 from nas.core.lineage import Lineage, LineageLog, missing_results, restore_log
 from nas.core.point import point_key
 from nas.core.trial import Proposal, Trial
@@ -20,18 +21,18 @@ class ProposalLog:
     Args:
         trials: All trials of the search by number: the controller's list, which grows and changes.
         tuner: The tuner; None if only later stages run.
-        n_slots: The number of trials that run at once.
-        deterministic: Ask n sees the results of trials 0 to n - slots, whatever else has finished.
+        deterministic_slots: The number of trials that run at once, if results are shown in their ``LearningOrder``.
+            None: they are shown as they finish.
     """
 
-    def __init__(self, trials: Sequence[Trial], tuner: Tuner | None, *, n_slots: int, deterministic: bool) -> None:
+    def __init__(self, trials: Sequence[Trial], tuner: Tuner | None, *, deterministic_slots: int | None) -> None:
         self.stage = "search"
         self.n_shown_at_wait: int | None = None
         """The number of results shown when the tuner answered WAIT, or None after another answer."""
         self._trials = trials
         self._tuner = tuner
-        self._n_slots = n_slots
-        self._is_deterministic = deterministic
+        self._deterministic_slots = deterministic_slots
+        self._order = None if deterministic_slots is None else LearningOrder(deterministic_slots)
         self._key = point_key if tuner is None else tuner.space.key
         self._log = LineageLog(key=self._key)
         self._numbers: list[int] = []  # index in the stage -> trial number
@@ -49,11 +50,18 @@ class ProposalLog:
         asked = [t for t in in_stage if t.retry_of is None]
         self._numbers = [t.number for t in asked]
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
-        self._log = restore_log(in_stage, deterministic=self._is_deterministic, key=self._key)
+        self._restore_log(in_stage)
         self._n_seen_by_index = list(itertools.accumulate(len(t.learned) for t in asked))
         self._n_seen = self._n_seen_by_index[-1] if asked else 0
         self._missing = missing_results(in_stage)
         self._held = None
+
+    def _restore_log(self, in_stage: Sequence[Trial]) -> None:
+        self._log = restore_log(in_stage, deterministic_slots=self._deterministic_slots, key=self._key)
+        if self._deterministic_slots is not None:
+            learned = {number for trial in in_stage for number in trial.learned}
+            unseen = (trial for trial in in_stage if trial.number not in learned)
+            self._order = LearningOrder(self._deterministic_slots, unseen)
 
     # ---- asking
 
@@ -84,7 +92,8 @@ class ProposalLog:
             return False
         if self._held is not None:
             return True
-        if self._is_deterministic:
+        if self._order is not None:
+            self._append_in_order(self._order)
             return len(self._log) >= self._n_shown
         return self.n_shown_at_wait is None or len(self._log) > self.n_shown_at_wait
 
@@ -109,8 +118,9 @@ class ProposalLog:
     def _view(self) -> tuple[int, Lineage]:
         """Returns the number of results for the next ask, and the lineage."""
         n_shown = self._n_shown
-        if self._is_deterministic:
-            pending = [self._trials[other].as_running() for other in self._numbers[n_shown:]]
+        if self._order is not None:
+            unseen = sorted(self._order.numbers()[n_shown - self._n_seen :])
+            pending = [self._trials[other].as_running() for other in unseen]
         else:
             pending = list(self._pending.values())
         return n_shown, self._log.view(n_shown, pending)
@@ -118,6 +128,8 @@ class ProposalLog:
     def take_new_results(self, n_shown: int) -> tuple[int, ...]:
         """Returns the trials whose results were shown first for this proposal, and marks them as seen."""
         new = tuple(t.number for t in self._log.learned[self._n_seen : n_shown])
+        if self._order is not None:
+            self._order.remove_first(len(new))
         self._n_seen = n_shown
         return new
 
@@ -125,15 +137,17 @@ class ProposalLog:
         """Adds the tuner's proposal, after ``take_new_results``."""
         self._pending[trial.number] = trial
         self._log.add_proposed(trial)
+        if self._order is not None:
+            self._order.add(trial)
         self._numbers.append(trial.number)
         self._n_seen_by_index.append(self._n_seen)
 
     @property
     def _n_shown(self) -> int:
         """The number of results for the next ask: all; if deterministic, one more after each WAIT."""
-        if not self._is_deterministic:
+        if self._order is None:
             return len(self._log)
-        n_shown = max(self.n_proposed - self._n_slots + 1, self._n_seen, 0)
+        n_shown = self._n_seen + self._order.n_due(self.n_proposed)
         return n_shown if self.n_shown_at_wait is None else max(n_shown, self.n_shown_at_wait + 1)
 
     # ---- results
@@ -154,15 +168,22 @@ class ProposalLog:
         in_stage = self.in_stage()
         self._missing = missing_results(in_stage)
         if not self._missing:
-            self._log = restore_log(in_stage, deterministic=self._is_deterministic, key=self._key)
+            self._restore_log(in_stage)
 
     def _append(self, trial: Trial) -> None:
-        """Appends a result to the log: at once or, if deterministic, in the order of indices."""
-        if not self._is_deterministic:
+        """Appends a result to the log: at once or, if deterministic, in order."""
+        if self._order is None:
             self._log.append(trial)
-            return
-        while len(self._log) < self.n_proposed and self._trials[self._numbers[len(self._log)]].is_finished:
-            self._log.append(self._trials[self._numbers[len(self._log)]])
+        elif not self._missing:
+            self._append_in_order(self._order)
+
+    def _append_in_order(self, order: LearningOrder) -> None:
+        """Appends results, in order, that the next ask needs or that no other can precede."""
+        n_final = max(order.n_settled(self.n_proposed), self._n_shown - self._n_seen)
+        for number in order.numbers()[len(self._log) - self._n_seen : n_final]:
+            if not self._trials[number].is_finished:
+                return
+            self._log.append(self._trials[number])
 
     def delete_weights(self, number: int) -> None:
         """Marks a trial's weights as deleted."""
@@ -188,7 +209,7 @@ class ProposalLog:
 
     def possible_donors(self, trial: Trial) -> Sequence[Trial]:
         """Returns all results or, if deterministic, those that the trial's proposal saw."""
-        if self._is_deterministic and trial.stage == self.stage:
+        if self._order is not None and trial.stage == self.stage:
             return self._log.learned[: self._n_seen_by_index[trial.index]]
         return self._log.learned
 

@@ -232,6 +232,7 @@ def proposal_from_json(plain: object) -> Proposal:
             derivation=fields.get("derivation"),
             reason=fields["reason"],
             proxies=_few_numbers(fields.get("proxies", {}), "proxies"),
+            relative_duration=checked_int(fields.get("relative_duration", 1), "relative_duration", 1),
         )
     except ConfigurationError as error:
         raise CorruptError(short_repr(str(error))) from error

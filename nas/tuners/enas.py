@@ -42,6 +42,7 @@ class EnasTuner(SupernetTuner):
         warm_up_epochs: Number of epochs before the first subnet.
         subnets_per_epoch: Number of rewards before the next epoch starts.
         n_rescored: Number of the best points of earlier epochs that are scored again. They are no rewards.
+        subnets_beside_epoch: As in ``SupernetTuner``.
         paths_per_epoch: Number of paths in the derivation of an epoch.
         learning_rate: The controller's step (`nas.tuners.shared.lstm.tuner`).
         decay: The decay of the moving mean and spread of rewards.
@@ -63,6 +64,7 @@ class EnasTuner(SupernetTuner):
         warm_up_epochs: int = 4,
         subnets_per_epoch: int = 8,
         n_rescored: int = 2,
+        subnets_beside_epoch: int = 16,
         paths_per_epoch: int = 64,
         learning_rate: float = 0.005,
         decay: float = 0.9,
@@ -79,6 +81,7 @@ class EnasTuner(SupernetTuner):
             warm_up_epochs=warm_up_epochs,
             subnets_per_epoch=subnets_per_epoch,
             n_rescored=n_rescored,
+            subnets_beside_epoch=subnets_beside_epoch,
         )
         self.paths_per_epoch = paths_per_epoch
 

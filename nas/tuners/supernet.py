@@ -53,6 +53,8 @@ class SupernetTuner(Tuner):
             trains, and after the last.
         n_rescored: Number of the best points of earlier epochs that are scored again with each epoch. Scores of two
             epochs do not compare.
+        subnets_beside_epoch: With ``deterministic``, number of subnets that each other slot scores while an epoch
+            trains. Otherwise it is as many as time allows.
 
     Raises:
         ConfigurationError: an argument is invalid, the space is not a supernet's, or the inner tuner does not fit.
@@ -72,12 +74,14 @@ class SupernetTuner(Tuner):
         warm_up_epochs: int = 4,
         subnets_per_epoch: int = 8,
         n_rescored: int = 2,
+        subnets_beside_epoch: int = 16,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         check_int("tuner.n_epochs", n_epochs, 1)
         check_int("tuner.warm_up_epochs", warm_up_epochs, 1)
         check_int("tuner.subnets_per_epoch", subnets_per_epoch, 1)
         check_int("tuner.n_rescored", n_rescored, 0)
+        check_int("tuner.subnets_beside_epoch", subnets_beside_epoch, 1)
         if warm_up_epochs > n_epochs:
             raise ConfigurationError(
                 f"tuner.warm_up_epochs={warm_up_epochs}: must be at most tuner.n_epochs ({n_epochs}). Give fewer"
@@ -86,6 +90,7 @@ class SupernetTuner(Tuner):
         self.warm_up_epochs = warm_up_epochs
         self.subnets_per_epoch = subnets_per_epoch
         self.n_rescored = n_rescored
+        self.subnets_beside_epoch = subnets_beside_epoch
         self.policies = _SUBNET
         self.inner = build_inner(self._described(inner), space_of_subnets(space), metrics, seed)
         self.chosen = self.inner.chosen
@@ -193,6 +198,7 @@ class SupernetTuner(Tuner):
             policies=frozenset({Policy.SHARE_PARAMS}),
             derivation=self.epoch_derivation(lineage, shared.n_epochs),
             reason=f"supernet epoch {shared.n_epochs}",
+            relative_duration=self.subnets_beside_epoch,
         )
 
     def _as_subnet(self, proposal: Proposal, epoch: Trial) -> Proposal:

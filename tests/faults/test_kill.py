@@ -23,6 +23,7 @@ SUPERNET = (
     *("+tuner=supernet", "tuner.inner=evolution", "tuner.warm_up_epochs=2", "tuner.n_epochs=4", "device=cpu"),
     *("tuner.subnets_per_epoch=3", "problem._target_=supernet_problem.SupernetProblem", "threads=1"),
     *("deterministic=true", "slots=2", "runner=processes", "budget.trials=16", "max_attempts=2"),
+    "tuner.subnets_beside_epoch=3",
 )
 """Supernet epochs, and subnets that are scored while the next one trains."""
 
@@ -35,10 +36,12 @@ ALPHAS = (
 
 
 def table(search: Path) -> list[dict[str, Any]]:
-    """Returns each trial's fields that must not depend on kills."""
+    """Returns each trial's fields that must not depend on kills. Beside long trials slots do."""
     stored = records(search)
+    found = stored.load()[0]
+    has_fixed_slots = all(trial.proposal.relative_duration == 1 for trial in found)
     rows = []
-    for trial in stored.load()[0]:
+    for trial in found:
         manifest = None if trial.checkpoint is None else load_manifest(stored.files, trial.checkpoint)
         rows.append(
             {
@@ -51,7 +54,7 @@ def table(search: Path) -> list[dict[str, Any]]:
                 "state": trial.state,
                 "reason": trial.reason,
                 "policies": trial.policies,
-                "slot": trial.slot,
+                "slot": trial.slot if has_fixed_slots else None,
                 "learned": trial.learned,
                 "inherited": trial.inherited,
                 "metrics": trial.metrics,

@@ -250,21 +250,21 @@ class TestInheritable:
     def test_results_not_yet_learned(self) -> None:
         """With deterministic=true a result that waits for an earlier one may be named once it is learned."""
         running, early = trial(0, state=State.RUNNING, score=None), trial(1)
-        log = restore_log([running, early], deterministic=True)
+        log = restore_log([running, early], deterministic_slots=2)
 
         assert inheritable(EvolutionTuner(SPACE, (METRIC,)), log, 0, [running, early]) == {1}
 
     def test_results_shown_as_running_may_be_named(self) -> None:
         """Results that later views show as running may be named as such, whatever their state."""
         stage = [trial(0), trial(1, state=State.FAILED, score=None), trial(2)]
-        tuner, log = WindowTuner(window=1, only_scored=True), restore_log(stage, deterministic=True)
+        tuner, log = WindowTuner(window=1, only_scored=True), restore_log(stage, deterministic_slots=2)
 
         assert [inheritable(tuner, log, n_seen, stage) for n_seen in (0, 2, 3)] == [{0, 1, 2}, {0, 2}, {2}]
 
     def test_every_trial_by_default(self) -> None:
         """A tuner without may_inherit_from may name every trial; random search names none."""
         stage = [trial(0), trial(1, state=State.RUNNING, score=None)]
-        log = restore_log(stage, deterministic=False)
+        log = restore_log(stage, deterministic_slots=None)
 
         assert inheritable(ListTuner(), log, 1, stage) == {0, 1}
         assert inheritable(RandomTuner(SPACE, (METRIC,)), log, 1, stage) == set()
@@ -274,4 +274,4 @@ class TestInheritable:
         stage = [trial(0), trial(1), trial(2, state=State.FAILED, score=None), trial(3)]
         tuner = EvolutionTuner(SPACE, (METRIC,), population_size=2, sample_size=1)
 
-        assert inheritable(tuner, restore_log(stage, deterministic=False), 4, stage) == {1, 3}
+        assert inheritable(tuner, restore_log(stage, deterministic_slots=None), 4, stage) == {1, 3}

@@ -41,6 +41,7 @@ proposals = st.builds(
     donors=st.none() | st.lists(counts | st.just("other:42"), max_size=3, unique=True).map(tuple),
     policies=st.none() | st.frozensets(st.sampled_from(Policy)),
     fidelity=st.none() | st.floats(0, 1, exclude_min=True),
+    relative_duration=st.just(1) | st.integers(2, 500),
     derivation=json_values,
     reason=st.text(max_size=20),
 )
@@ -158,6 +159,13 @@ def test_trial_is_frozen_and_can_be_pickled() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         trial.number = 1  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(trial)) == trial
+
+
+@pytest.mark.parametrize("duration", [0, -1, 1.5, True, "2"])
+def test_relative_duration_is_a_count(duration: Any) -> None:
+    """A relative duration that is not a whole number of at least 1 is refused."""
+    with pytest.raises(ConfigurationError, match=r"relative_duration=.*: must be a whole number of at least 1"):
+        Proposal(point={}, relative_duration=duration)
 
 
 @pytest.mark.parametrize("fidelity", [0, 0.0, -0.5, 1.5, math.nan, True, "0.5"])

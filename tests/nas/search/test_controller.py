@@ -757,6 +757,7 @@ class TestResume:
 
 
 picks = st.lists(st.integers(0, 7), min_size=1, max_size=12)
+durations = st.integers(1, 4)
 
 
 def in_order_of(choices: Sequence[int]) -> Callable[[Sequence[Trial]], int]:
@@ -772,10 +773,20 @@ def in_order_of(choices: Sequence[int]) -> Callable[[Sequence[Trial]], int]:
 
 
 class PatientTuner(EchoTuner):
-    """Proposes from all earlier trials. Before each fifth proposal it waits until it knows every result."""
+    """Proposes from all earlier trials. Before each fifth proposal it waits until it knows every result.
+
+    Args:
+        duration: The relative duration of each fourth proposal.
+    """
+
+    def __init__(self, duration: int = 1) -> None:
+        super().__init__()
+        self.duration = duration
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        return WAIT if number % 5 == 4 and lineage.pending else super().ask(lineage, number, job)
+        answer = WAIT if number % 5 == 4 and lineage.pending else super().ask(lineage, number, job)
+        is_long = number % 4 == 1 and isinstance(answer, Proposal)
+        return replace(answer, relative_duration=self.duration) if is_long else answer
 
 
 class OddStopper(Stopper):
@@ -788,8 +799,10 @@ class OddStopper(Stopper):
 
 class TestDeterministic:
     @settings(max_examples=40, deadline=None)
-    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), max_size=4))
-    def test_order_of_finishing_does_not_matter(self, picks: list[int], slots: int, failing: set[int]) -> None:
+    @given(picks=picks, slots=st.integers(1, 4), failing=st.sets(st.integers(0, 11), max_size=4), duration=durations)
+    def test_order_of_finishing_does_not_matter(
+        self, picks: list[int], slots: int, failing: set[int], duration: int
+    ) -> None:
         """With deterministic=true the proposals are the same in any order of finishing, losses included."""
         forget_all_records()
         ends = {number: [FAILED] for number in failing} | {5: [LOST]}
@@ -798,24 +811,26 @@ class TestDeterministic:
         for pick in (in_order_of([0]), in_order_of(picks)):
             records = fresh_records()
             executor = ScriptedExecutor(records, slots, pick=pick, ends=ends)
-            make_controller(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+            make_controller(records, executor, PatientTuner(duration), settings=chosen).search(SEARCH)
             tables.append(asked(records.load()[0]))
 
         assert tables[0] == tables[1]
 
     @settings(max_examples=40, deadline=None)
-    @given(picks=picks, again=picks, slots=st.integers(1, 4), data=st.data())
-    def test_kills_do_not_matter(self, picks: list[int], again: list[int], slots: int, data: st.DataObject) -> None:
+    @given(picks=picks, again=picks, slots=st.integers(1, 4), duration=durations, data=st.data())
+    def test_kills_do_not_matter(
+        self, picks: list[int], again: list[int], slots: int, duration: int, data: st.DataObject
+    ) -> None:
         """A deterministic search gives the same trials if it is killed after any file and finishes in another order."""
         forget_all_records()
         chosen = up_to(10, deterministic=True)
         records = fresh_records()
         executor = ScriptedExecutor(records, slots, pick=in_order_of(picks))
-        make_controller(records, executor, PatientTuner(), settings=chosen).search(SEARCH)
+        make_controller(records, executor, PatientTuner(duration), settings=chosen).search(SEARCH)
         cut = cut_after(records, data.draw(st.integers(0, len(paths_in_order(records.files)))))
 
         executor = ScriptedExecutor(cut, slots, pick=in_order_of(again), session=2)
-        make_controller(cut, executor, PatientTuner(), settings=chosen).search(SEARCH)
+        make_controller(cut, executor, PatientTuner(duration), settings=chosen).search(SEARCH)
 
         assert asked(cut.load()[0]) == asked(records.load()[0])
 
@@ -890,6 +905,20 @@ class TestDeterministic:
         make_controller(records, executor, tuner, settings=ControllerSettings(deterministic=True)).search(SEARCH)
 
         assert [[t.number for t in lineage.finished] for lineage in tuner.seen[3:6]] == [[0], [0, 1], [0, 1, 2]]
+
+    def test_long_trial_is_seen_later(self, records: Records) -> None:
+        """The other slot runs as many trials beside a long one as its relative duration says, on any free slot."""
+        long = Proposal(point={"x": 1}, relative_duration=4)
+        tuner = ListTuner((), long, *[()] * 7)
+        executor = ScriptedExecutor(records, 2, pick=lambda running: running[0].number == 1)
+
+        make_controller(records, executor, tuner, settings=up_to(9, deterministic=True)).search(SEARCH)
+
+        seen = [[trial.number for trial in lineage.finished] for lineage in tuner.seen]
+        assert seen[:6] == [[], [], [0], [0], [0, 2], [0, 2, 3]]
+        assert seen[6:] == [[0, 2, 3, 1, 4], [0, 2, 3, 1, 4, 5], [0, 2, 3, 1, 4, 5, 6]]
+        assert by_number(records)[1].proposal == long
+        assert all(trial.slot == 0 for trial in by_number(records).values() if 1 < trial.number < 6)
 
     def test_child_of_a_trial_shown_as_running_waits(self, records: Records) -> None:
         """A tuner may name a parent shown as RUNNING, and the child inherits its weights."""

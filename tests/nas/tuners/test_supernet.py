@@ -386,12 +386,24 @@ class LargeProblem(SupernetProblem):
     space = SupernetSpace(ParameterSpace({"x": Int(0, 999_999)}))
 
 
-def simulated(n_trials: int, *, deterministic: bool = False, budget: Budget | None = None) -> list[Trial]:
-    """Returns the trials of a search on two simulated workers: an epoch takes 100 s, a subnet 1 s."""
-    problem = LargeProblem()
+def simulated(
+    n_trials: int, *, deterministic: bool = False, budget: Budget | None = None, slots: int = 2, seed: int = 0
+) -> list[Trial]:
+    """Returns the trials of a search on simulated workers, where a subnet takes about 1 s and an epoch 100.
+
+    Args:
+        n_trials: The budget of trials.
+        deterministic: Whether the search is deterministic. Then an epoch takes 30 s, and counts as 36 subnets.
+        budget: Replaces the budget of trials.
+        slots: The number of workers.
+        seed: The seed of durations.
+    """
+    problem = LargeProblem(epoch_s=30.0 if deterministic else 100.0)
     records = Records(open_root(f"memory://supernet-{uuid4().hex}", retry_s=0))
-    executor = SimulatedExecutor(problem, records, slots=2, workers=Workers(straggling=0.1))
-    tuner = SupernetTuner(problem.space, problem.metrics, n_epochs=6, warm_up_epochs=2, subnets_per_epoch=8)
+    executor = SimulatedExecutor(problem, records, slots=slots, workers=Workers(straggling=0.1, seed=seed))
+    tuner = SupernetTuner(
+        problem.space, problem.metrics, n_epochs=6, warm_up_epochs=2, subnets_per_epoch=8, subnets_beside_epoch=36
+    )
     stage = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
     planner = None if budget is None else StagePlanner(budget, PolicyPlan((stage,)), 2)
     settings = ControllerSettings(budget=budget or Budget(trials=n_trials), deterministic=deterministic)
@@ -407,29 +419,34 @@ def seconds(trials: list[Trial]) -> float:
     return sum((trial.finished or 0.0) - (trial.started or 0.0) for trial in trials)
 
 
-def test_two_slots_are_busy() -> None:
-    """After the warm-up, one slot trains epochs while the other scores subnets: less than 5 % of the time is idle."""
-    trials = simulated(400)
+@pytest.mark.parametrize(("slots", "n_trials", "deterministic"), [(2, 400, False), (2, 190, True), (3, 340, True)])
+def test_slots_are_busy(slots: int, n_trials: int, deterministic: bool) -> None:
+    """After the warm-up, one slot trains epochs while the others score subnets: less than 5 % of the time is idle."""
+    trials = simulated(n_trials, slots=slots, deterministic=deterministic)
     after = [trial for trial in trials if epoch_of(trial.point) not in (0, 1)]
     passed_s = max(t.finished or 0.0 for t in after) - min(t.started or 0.0 for t in after)
-    idle = 1 - seconds(after) / (2 * passed_s)
+    idle = 1 - seconds(after) / (slots * passed_s)
     print(f"idle: {idle:.1%}")
 
     assert sum(map(is_epoch, trials)) == 6
     assert idle < 0.05
 
 
-def test_deterministic_search_on_two_slots() -> None:
-    """With deterministic=true a subnet of the last finished epoch is scored while the next one trains."""
-    trials = simulated(40, deterministic=True)
-    epochs = [trial for trial in trials if is_epoch(trial)]
+@pytest.mark.parametrize("slots", [2, 3])
+def test_deterministic_search_on_many_slots(slots: int) -> None:
+    """With deterministic=true the same subnets are scored while an epoch trains, whatever the durations are."""
+    tables = []
+    for seed in (0, 1):
+        trials = simulated(120 * (slots - 1), deterministic=True, slots=slots, seed=seed)
+        tables.append([(trial.point, trial.parents, trial.proposal.donors, trial.learned) for trial in trials])
+        epochs = [trial for trial in trials if is_epoch(trial)]
+        assert len(epochs) == 5
+        for epoch in epochs[2:-1]:
+            beside = [trial for trial in trials[epoch.number + 1 :] if trial.proposal.donors == epoch.proposal.donors]
+            assert len(beside) == 36 * (slots - 1)
+            assert sum((trial.finished or 0.0) < (epoch.finished or 0.0) for trial in beside) > 20 * (slots - 1)
 
-    assert len(epochs) >= 4
-    for epoch in epochs[2:]:
-        beside = trials[epoch.number + 1]
-        assert beside.resolved_donor is None  # nothing has weights here
-        assert beside.proposal.donors == epoch.proposal.donors
-        assert (epoch.started or 0.0) < (beside.finished or 0.0) < (epoch.finished or 0.0)
+    assert tables[0] == tables[1]
 
 
 def test_hours_are_spent_by_kind() -> None:

@@ -5,6 +5,8 @@
     $ python benchmarks/oneshot.py ranking --seeds 5         # shared weights of both reductions, 200 cells
     $ python benchmarks/oneshot.py inherited --seeds 5       # own steps, inherited and from scratch; 100 cells
     $ python benchmarks/oneshot.py subnet_cost
+    $ python benchmarks/oneshot.py found --seeds 5           # cells that searches choose; continues the rows of a csv
+    $ python benchmarks/oneshot.py trajectory --methods enas,darts
     $ python benchmarks/oneshot.py elastic --seeds 5         # five sizes by one training; a minute a seed
 
 ``--data`` is the folder of the tables and of the CIFAR-10 subset; by default HEIRLOOM_DATA, or ../shared/data.
@@ -18,6 +20,10 @@ interval in brackets. The paired difference to one candidate follows.
 truth is the table's test accuracy after 200 epochs. Scores use 500 validation images. The column of 10 has the mean
 truth of the best by score of 10 random cells. The column of the first ten has their mean truth. Intervals are those of
 a paired bootstrap over cells and seeds. Seconds are processor time of one thread. A run that is interrupted continues.
+
+``found``: searches of ``problem=cells`` with images of 16x16 choose a cell within 20 minutes of processor time, without
+the table. The column is the mean test accuracy of the table after 200 epochs, with half of its 95 % interval. The
+baselines are drawn from the connected cells of the table. ``trajectory``: cells of each supernet epoch, of one seed.
 
 ``elastic``: a convolutional network on digits. One training has the largest size, the smallest and two of all five in
 each step, and the largest teaches the others. Each size is also trained alone, for as many steps by the same recipe.
@@ -35,6 +41,8 @@ from functools import partial
 
 import cell_ranking
 import elastic_sizes
+import found_cells
+import found_figures
 from search_quality import TUNERS, cell, problem, search
 
 from nas.core.spec import Spec
@@ -127,11 +135,27 @@ def print_elastic(given: argparse.Namespace) -> None:
         print("\n".join(elastic_sizes.lines(list(pool.map(elastic_sizes.measure, range(given.seeds or 5))))))
 
 
+def print_found(given: argparse.Namespace) -> None:
+    """Runs the searches of ``found`` that have no row and prints the table."""
+    paths = {"data": given.data, "root": given.root}
+    found_cells.run(given.methods.split(","), range(given.seeds or 5), paths, given.processes)
+    print("\n".join(found_figures.lines(given.data)))
+
+
+def print_trajectory(given: argparse.Namespace) -> None:
+    """Runs what is missing of the first seed's searches and prints their epochs."""
+    for method in given.methods.split(","):
+        task = found_cells.Task(method, 0, given.data, given.root)
+        print("\n".join([method, *found_figures.trajectory(task)]))
+
+
 FIGURES: Mapping[str, Callable[[argparse.Namespace], None]] = {
     "screening": print_screening,
     "ranking": print_cells,
     "inherited": print_cells,
     "subnet_cost": print_subnet_cost,
+    "found": print_found,
+    "trajectory": print_trajectory,
     "elastic": print_elastic,
 }
 
@@ -151,6 +175,8 @@ def main() -> None:
     cells.add_argument("--draw", type=int, default=24, help="seed of the cells")
     cells.add_argument("--root", default="heirloom", help="root of the searches")
     cells.add_argument("--scale", type=float, default=1.0, help="factor on the steps of a supernet")
+    found = parser.add_argument_group("found, trajectory")
+    found.add_argument("--methods", default="screened,darts,gdas,enas")
     given = parser.parse_args()
     FIGURES[given.figure](given)
 

@@ -44,6 +44,7 @@ from nas.tuners.random import RandomTuner
 from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
 from tests.support.rafiki_data import TEMPLATES, table_files
 from tests.support.servers import S3, SECRET
+from tests.support.squad_file import write_squad
 from tests.support.supernet_problem import SupernetProblem
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +92,7 @@ FEW_MODELS = {
 }
 
 DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}
-TRAINED = (*DATA_FILES, "cells", "digits", "language", "rafiki")
+TRAINED = (*DATA_FILES, "cells", "digits", "language", "rafiki", "squad")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in TRAINED else name for name in PROBLEMS]
 
 
@@ -206,6 +207,9 @@ def test_problem(name: str, tmp_path: Path) -> None:
         changes = {"epoch_steps": 5, "n_epochs": 5, "n_layers": [1, 2]}
     if name == "rafiki":
         changes = table_files(tmp_path) | {"file": str(TEMPLATES / "net.py"), "class_name": "Net"}
+    if name == "squad":
+        file = str(write_squad(tmp_path / "squad.json"))
+        changes |= {"data_file": file, "test_file": file, "n_epochs": 2, "width": 16}
     if name == "tabular":
         (tmp_path / "t.csv").write_text("a,b,score\n1,1,0.5\n1,2,0.25\n2,1,0\n2,2,1\n")
         changes |= {"table": str(tmp_path / "t.csv"), "parameters": ["a", "b"], "metrics": {"score": {}}}

@@ -179,6 +179,7 @@ def baseline(class_: type, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "NniTuner": {"class_file": "tuner.py", "class_name": "Tuner"},
         "RafikiProblem": {"file": f"{data}/linear.py", **dict.fromkeys(("train_data", "val_data"), str(data))},
         "NasBench201Problem": {"table": f"{data}/table.csv"},
+        "SquadProblem": {"data_file": f"{data}/train.csv"},
         "TabularProblem": {"table": f"{data}/table.csv"},
         "WeightsFileProblem": {"file": f"{data}/weights.safetensors"},
     }

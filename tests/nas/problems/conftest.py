@@ -70,8 +70,9 @@ def files() -> BlobStore:
 
 
 @pytest.fixture
-def make_run(files: BlobStore) -> Callable[..., TrialRun]:
-    """Makes the run of a new trial, with its donors loaded and everything seeded."""
+def make_run(files: BlobStore) -> Iterator[Callable[..., TrialRun]]:
+    """Makes the run of a new trial, with its donors loaded and everything seeded; closed at the end."""
+    runs = []
 
     def make(
         point: Point,
@@ -91,9 +92,12 @@ def make_run(files: BlobStore) -> Callable[..., TrialRun]:
         run = TrialRun(trial, files, donors=weights, channel=channel, resume_every_s=resume_every_s)
         run.load_donors()
         seed_everything(seed)
+        runs.append(run)
         return run
 
-    return make
+    yield make
+    for run in runs:
+        run.close()
 
 
 @pytest.fixture

@@ -1,0 +1,226 @@
+"""SQuAD v1.1 (Rajpurkar et al. 2016, arXiv:1606.05250): the answer to a question is a part of a passage."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, final
+
+import torch
+from torch import nn
+
+from nas.core.errors import ConfigurationError, TrialStopped
+from nas.core.metric import Metric
+from nas.core.point import Point
+from nas.core.policy import Policy
+from nas.core.validation import check_int, check_number, check_seed
+from nas.inheritance.optimizer_state import optimizer_tensors
+from nas.inheritance.rules import Rules
+from nas.problems.squad.articles import read_articles, read_split, read_vectors, split_titles
+from nas.problems.squad.fit import Fit, answers_of, fit
+from nas.problems.squad.network import Inputs, ReadingNetwork
+from nas.problems.squad.official import scores
+from nas.problems.squad.questions import Question, inputs_of, questions_of
+from nas.problems.squad.text import Vocabulary
+from nas.spaces.reading.space import ReadingSpace
+from nas.storage.remote_file import check_file, checked_options
+from nas.training.problem import Ability, Problem
+from nas.training.trial_run import TrialRun
+
+HOME = "https://rajpurkar.github.io/SQuAD-explorer/dataset/train-v1.1.json"
+PREDICTIONS = "predictions.json"
+"""The file of a trial's answers to the validation questions, in the official format."""
+_REMEDY = f"download {HOME} and set problem.data_file=FILE"
+_N_QUICK = 1_000
+_OBJECTIVES = {"f1": Metric("f1"), "exact_match": Metric("exact_match")}
+
+
+class SquadData(NamedTuple):
+    """The known words, and the questions for training and validation."""
+
+    vocabulary: Vocabulary
+    train: list[Question]
+    validation: list[Question]
+
+
+@final
+class SquadProblem(Problem):
+    """Reading comprehension by networks of attention and recurrent layers (`nas.spaces.reading`).
+
+    The scores are the official F1 and exact match, in percent, against all reference answers. Each trial saves its
+    answers to the validation questions as ``predictions.json``, which the official program accepts. Training and
+    validation have different articles.
+
+    The search trains an epoch a trial, and children stand on the weights of their parents. A fidelity is a share of
+    ``n_epochs`` and takes precedence over EARLY_STOP.
+
+    Args:
+        data_file: A file in SQuAD's format, as a path or fsspec URL, maybe with gzip.
+        split_file: JSON with the lists ``train_articles`` and ``eval_articles`` of titles; None: a quarter of the
+            articles, at random, is for validation.
+        vectors_file: Word vectors: an npz of ``words`` and ``vectors``, or GloVe's text. They are not trained. None:
+            the network learns vectors of the words that training articles have twice.
+        test_file: A file in SQuAD's format for ``test``; None: finalists are not tested.
+        data_options: Options for fsspec.
+        split_seed: The seed that chooses the validation articles and the order of validation questions.
+        width: The width of all layers, even.
+        max_layers: The greatest number of layers of a graph.
+        n_questions: The training questions in use, from the first; None: all.
+        n_epochs: Epochs of a full training.
+        learning_rate: The learning rate of Adam in the first half of a training; then it falls.
+        objectives: ``f1`` and ``exact_match`` in this order or a part of it; None: f1 alone.
+        rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
+
+    Raises:
+        ConfigurationError: a file does not exist, its host does not respond, or a number is out of range.
+    """
+
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
+    data_files: ClassVar[frozenset[str]] = frozenset({"data_file", "split_file", "vectors_file", "test_file"})
+    data_arguments: ClassVar[frozenset[str]] = data_files | {"data_options"}
+
+    space: ReadingSpace
+
+    def __init__(
+        self,
+        data_file: str = HOME,
+        *,
+        split_file: str | None = None,
+        vectors_file: str | None = None,
+        test_file: str | None = None,
+        data_options: Mapping[str, Any] | None = None,
+        split_seed: int = 0,
+        width: int = 64,
+        max_layers: int = 6,
+        n_questions: int | None = None,
+        n_epochs: int = 8,
+        learning_rate: float = 3e-3,
+        objectives: Sequence[str] | None = None,
+        rules: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_seed("problem.split_seed", split_seed)
+        check_int("problem.n_epochs", n_epochs, 1)
+        check_int("problem.width", width, 2)
+        if width % 2:
+            raise ConfigurationError(f"problem.width={width}: must be even. Write {width + 1}.")
+        if n_questions is not None:
+            check_int("problem.n_questions", n_questions, 1)
+        check_number("problem.learning_rate", learning_rate)
+        if learning_rate <= 0:
+            raise ConfigurationError(f"problem.learning_rate={learning_rate}: must be above 0.")
+        self.metrics = _chosen(objectives)
+        self.rules = Rules.of(rules)
+        self.space = ReadingSpace(width, max_layers=max_layers)
+        self.width, self.n_questions, self.n_epochs, self.learning_rate = width, n_questions, n_epochs, learning_rate
+        self.split_seed = split_seed
+        self.data_options = checked_options("problem.data_options", data_options)
+        self._files = {
+            "data_file": data_file,
+            "split_file": split_file,
+            "vectors_file": vectors_file,
+            "test_file": test_file,
+        }
+        for name, file in self._files.items():
+            if file is None and name != "data_file":
+                continue
+            if not isinstance(file, str) or not file:
+                raise ConfigurationError(f"problem.{name}={file!r}: must be a file's path or URL; {_REMEDY}")
+            check_file(file, self.data_options, _REMEDY if name == "data_file" else f"set problem.{name}=FILE")
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """All that the class defines; ``test`` only with a test file."""
+        return super().abilities if self._files["test_file"] else super().abilities - {Ability.TEST}
+
+    @cached_property
+    def data(self) -> SquadData:
+        """The words and questions, loaded at first use and kept for later trials."""
+        file, split, vectors = (self._files[name] for name in ("data_file", "split_file", "vectors_file"))
+        articles = read_articles(file or HOME, self.data_options)
+        given = None if split is None else read_split(split, self.data_options)
+        titles = split_titles(articles, given, self.split_seed, split or "")
+        paragraphs = [[paragraph for title in part for paragraph in articles[title]] for part in titles]
+        texts = (text for one in paragraphs[0] for text in (one.passage, *(asked.question for asked in one.questions)))
+        known = None if vectors is None else read_vectors(vectors, self.data_options)
+        vocabulary = Vocabulary.of(texts, known)
+        train, validation = (questions_of(part, vocabulary) for part in paragraphs)
+        random.Random(self.split_seed).shuffle(validation)
+        return SquadData(vocabulary, train[: self.n_questions], validation)
+
+    def network(self, point: Point) -> ReadingNetwork:
+        """Returns the network of a point, newly initialized with torch's global generator."""
+        return ReadingNetwork(self.space.graph(point), self.data.vocabulary, self.width)
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        """Trains the point under its policies, saves its answers, and returns its scores.
+
+        A network with outputs that are not finite scores NaN and fails.
+        """
+        validation = run.subset(self.data.validation, quick=_N_QUICK)
+        network = self.network(run.point).to(run.device)
+        training = self._start(run, network)
+        n_epochs = run.epochs(full=self.n_epochs, early=1)
+        found = {} if n_epochs else self._scored(run, network, validation)
+        for epoch in fit(training, self.data.train, n_epochs, run):
+            found = self._scored(run, network, validation)
+            try:
+                run.report(epoch, **found)
+            except TrialStopped:
+                self._save(run, training)
+                raise
+        self._save(run, training)
+        return found
+
+    def _start(self, run: TrialRun, network: ReadingNetwork) -> Fit:
+        """Lets the network inherit under SHARE_PARAMS. A resumed training has inherited already."""
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        resumed = run.resumed_from()
+        report = None if resumed is None else resumed.inheritance
+        if resumed is None and Policy.SHARE_PARAMS in run.policies:
+            report = run.inherit(network, rules=self.rules)
+            if self.rules.optimizer == "inherit":
+                run.inherit_optimizer(optimizer, network)
+        return Fit(
+            network=network, optimizer=optimizer, learning_rate=self.learning_rate, rules=self.rules, report=report
+        )
+
+    def _scored(self, run: TrialRun, network: nn.Module, questions: Sequence[Question]) -> dict[str, float]:
+        """Returns the scores, and saves the answers in the trial's folder."""
+        answers = answers_of(network, questions, run.device)
+        if answers is None:
+            return dict.fromkeys(_OBJECTIVES, float("nan"))
+        (run.save_dir / PREDICTIONS).write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
+        return scores(answers, {one.id: one.answers for one in questions})
+
+    def _save(self, run: TrialRun, training: Fit) -> None:
+        """Saves the weights, with the optimizer state if children inherit it."""
+        state = training.network.state_dict()
+        if self.rules.optimizer == "inherit":
+            state |= optimizer_tensors(training.optimizer, training.network)
+        run.save(state)
+
+    def test(self, run: TrialRun) -> dict[str, float]:
+        """Returns the scores on the questions of ``test_file``."""
+        articles = read_articles(str(self._files["test_file"]), self.data_options)
+        paragraphs = [paragraph for part in articles.values() for paragraph in part]
+        questions = questions_of(paragraphs, self.data.vocabulary)
+        answers = answers_of(run.restore(self.network(run.point)), questions, run.device)
+        return scores(answers or {}, {one.id: one.answers for one in questions})
+
+    def export(self, run: TrialRun) -> tuple[nn.Module, Inputs]:
+        """Returns the trained network, and the inputs of two validation questions, which fix the lengths of texts."""
+        network = run.restore(self.network(run.point)).eval()
+        return network, inputs_of(self.data.validation[:2], run.device)
+
+
+def _chosen(names: Sequence[str] | None) -> tuple[Metric, ...]:
+    """Returns the metrics of these names, or f1 alone."""
+    named: Any = "f1" if names is None else names
+    chosen = [str(name) for name in named] if isinstance(named, list | tuple) else [str(named)]
+    if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= _OBJECTIVES.keys():
+        raise ConfigurationError(
+            f"problem.objectives={chosen}: must be of f1 and exact_match, each once. Write problem.objectives=[f1]."
+        )
+    return tuple(_OBJECTIVES[name] for name in chosen)

@@ -1,0 +1,123 @@
+"""The four mutations of NNI's ga_squad, with a limit on tries.
+
+A mutation adds a layer in place of an edge or on an edge, or removes a layer. After a removal, the layers behind it
+read random layers or an input of the removed one. NNI tried again without a limit until the graph was legal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from nas.core.errors import PointError
+from nas.spaces.reading.graph import KINDS, ReadingGraph, ReadingLayer, of_nodes
+
+_TRIES = 40
+
+
+class _Draft:
+    """A graph that can be changed, legal or not. Slots are (layer, place), with the layer -1 for the outputs."""
+
+    def __init__(self, graph: ReadingGraph) -> None:
+        self.nodes = {id: [*layer.inputs] for id, layer in enumerate(graph.layers, 2)}
+        self.kinds = {id: layer.kind for id, layer in enumerate(graph.layers, 2)}
+        self.nodes[-1] = [*graph.outputs]
+
+    def new_layer(self, kind: str, inputs: Sequence[int]) -> int:
+        """Adds a layer and returns its id."""
+        id = max(self.nodes) + 1 if len(self.nodes) > 1 else 2
+        self.kinds[id], self.nodes[id] = kind, [*inputs]
+        return id
+
+    def draw_source(self, rng: random.Random) -> int:
+        """Returns an input or a layer."""
+        return rng.choice([0, 1, *self.kinds])
+
+    def draw_slot(self, rng: random.Random) -> tuple[int, int]:
+        """Returns a random slot of a random layer or output."""
+        outputs = [(-1, 0), (-1, 1)]
+        layers = [(id, rng.randrange(len(self.nodes[id]))) for id in self.kinds]
+        return rng.choice([*outputs, *layers])
+
+    def finish(self) -> ReadingGraph | None:
+        """Returns the graph, or None if it is not legal."""
+        nodes = {id: ReadingLayer(self.kinds[id], tuple(self.nodes[id])) for id in self.kinds}
+        try:
+            graph = of_nodes(nodes, *self.nodes[-1])
+        except PointError:
+            return None
+        return graph if len(graph.layers) == len(nodes) else None
+
+
+def _add(draft: _Draft, rng: random.Random, *, keeps_source: bool) -> None:
+    id, place = draft.draw_slot(rng)
+    kind = rng.choice([*KINDS])
+    inputs = [draft.draw_source(rng) for _ in range(KINDS[kind])]
+    if keeps_source:
+        inputs[0] = draft.nodes[id][place]
+    draft.nodes[id][place] = draft.new_layer(kind, inputs)
+
+
+def _remove(draft: _Draft, rng: random.Random, *, keeps_source: bool) -> None:
+    gone = rng.choice([*draft.kinds])
+    sources = draft.nodes.pop(gone)
+    del draft.kinds[gone]
+    for inputs in draft.nodes.values():
+        for place, source in enumerate(inputs):
+            if source == gone:
+                inputs[place] = rng.choice(sources) if keeps_source else draft.draw_source(rng)
+
+
+def add_layer(draft: _Draft, rng: random.Random) -> None:
+    """Puts a layer with random inputs in place of an edge."""
+    _add(draft, rng, keeps_source=False)
+
+
+def insert_layer(draft: _Draft, rng: random.Random) -> None:
+    """Puts a layer on an edge; a second input is random."""
+    _add(draft, rng, keeps_source=True)
+
+
+def remove_layer(draft: _Draft, rng: random.Random) -> None:
+    """Removes a layer; the layers behind it read random ones."""
+    _remove(draft, rng, keeps_source=False)
+
+
+def bypass_layer(draft: _Draft, rng: random.Random) -> None:
+    """Removes a layer; the layers behind it read its inputs."""
+    _remove(draft, rng, keeps_source=True)
+
+
+Mutation = Callable[[_Draft, random.Random], None]
+MUTATIONS: dict[str, Mutation] = {
+    "add": add_layer,
+    "insert": insert_layer,
+    "remove": remove_layer,
+    "bypass": bypass_layer,
+}
+_CHANGES = {"add": 1, "insert": 1, "remove": -1, "bypass": -1}
+"""The change of the number of layers."""
+
+
+def mutated(graph: ReadingGraph, rng: random.Random, *, at_least: int, at_most: int) -> ReadingGraph | None:
+    """Returns another legal graph after one mutation, or None.
+
+    The mutation is random among those that keep the number of layers in the range. If 40 tries of one give no other
+    legal graph, another one is used.
+
+    Args:
+        graph: The graph.
+        rng: The generator of all choices.
+        at_least: The smallest number of layers.
+        at_most: The greatest number of layers.
+    """
+    before = graph.canonical()
+    allowed = [name for name in MUTATIONS if at_least <= len(graph.layers) + _CHANGES[name] <= at_most]
+    for name in rng.sample(allowed, len(allowed)):
+        for _ in range(_TRIES):
+            draft = _Draft(graph)
+            MUTATIONS[name](draft, rng)
+            found = draft.finish()
+            if found is not None and found.canonical() != before:
+                return found
+    return None

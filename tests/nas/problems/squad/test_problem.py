@@ -1,0 +1,208 @@
+"""The problem of reading comprehension, on a small text that each test writes."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.nn import functional
+
+from nas.core.errors import ConfigurationError
+from nas.core.policy import Policy
+from nas.problems.squad.network import ReadingNetwork
+from nas.problems.squad.official import scores
+from nas.problems.squad.problem import PREDICTIONS, SquadProblem
+from nas.problems.squad.questions import best_spans, inputs_of
+from nas.spaces.reading.graph import ReadingGraph
+from nas.spaces.reading.space import BIDAF, GA_SQUAD
+from nas.training.problem import Ability
+from tests.support.squad_file import squad, write_squad
+
+ROOT = Path(__file__).parents[4]
+SHARE = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+Train = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a file of 18 paragraphs in 6 articles."""
+    return write_squad(tmp_path_factory.mktemp("squad") / "small.json")
+
+
+@pytest.fixture(scope="module")
+def problem(file: Path) -> SquadProblem:
+    """Returns a small problem, warm as in a worker."""
+    return SquadProblem(str(file), n_epochs=2, width=16)
+
+
+def test_trial_has_scores_and_predictions(problem: SquadProblem, train: Train) -> None:
+    """A trial saves the answers behind its scores, in the official format, a part of the passage each."""
+    trained = train(problem, BIDAF, SHARE)
+    answers = json.loads((trained.run.save_dir / PREDICTIONS).read_text(encoding="utf-8"))
+    asked = {one.id: one for one in problem.data.validation}
+
+    assert answers.keys() == asked.keys()
+    assert all(answers[id] in asked[id].passage for id in asked)
+    assert scores(answers, {id: one.answers for id, one in asked.items()}) == trained.metrics
+    assert [step for step, _ in trained.run.curve] == [1]
+
+
+def test_articles_are_apart(problem: SquadProblem) -> None:
+    """Training and validation have different articles, all questions together, with answers among their words."""
+    train, validation = ([one.id.partition("/")[0] for one in part] for part in problem.data[1:])
+
+    assert {*train}.isdisjoint(validation)
+    assert (len(train), len(validation)) == (45, 9)
+    for one in problem.data.train:
+        assert one.span is not None
+        assert one.answer(*one.span) == one.answers[0]
+
+
+def test_child_inherits_by_name(problem: SquadProblem, train: Train) -> None:
+    """A child takes the embedding, the pointers and the layers with unchanged ancestry; others are new."""
+    parent = train(problem, BIDAF, SHARE)
+    point = {"layers": [["attention", 0, 1], ["recurrent", 2], ["self_attention", 3]], "passage": 4, "question": 1}
+    child = train(problem, point, {*SHARE, Policy.SKIP_TRAIN}, donors=[parent])
+    names = ReadingGraph.from_json(point).names(16)
+
+    new = {name for name, tensor in child.weights.items() if not torch.equal(tensor, parent.weights.get(name, -tensor))}
+    assert {name.split(".")[1] for name in new} == {names[4]}
+    assert {name.partition(".")[0] for name in child.weights.keys() - new} == {"embed", "layers", "head"}
+
+
+def test_training_teaches(tmp_path: Path, train: Train) -> None:
+    """After some epochs the network answers most questions of a simple text."""
+    file = write_squad(tmp_path / "more.json", n_articles=24, n_paragraphs=4)
+    problem = SquadProblem(str(file), n_epochs=8, width=16, learning_rate=0.02)
+
+    assert train(problem, BIDAF).metrics["exact_match"] > 80
+
+
+def test_batch_mates_change_nothing(problem: SquadProblem) -> None:
+    """A question has the same logits alone as in a batch with a longer passage and question."""
+    torch.manual_seed(0)
+    point = {
+        "layers": [["attention", 0, 1], ["self_attention", 2], ["recurrent", 3], ["recurrent", 1]],
+        "passage": 4, "question": 5,
+    }  # fmt: skip
+    network = problem.network(point).eval()
+    inputs = inputs_of(problem.data.train[:1])
+    length = inputs[0].shape[1]
+    longer = [functional.pad(one, (0, 0) * (one.dim() - 2) + (0, 5)) for one in inputs]
+    alone, padded = network(*inputs), network(*longer)
+
+    torch.testing.assert_close(padded[:, :, :length], alone)
+    assert best_spans(padded) == best_spans(alone)
+
+
+def test_best_span_is_in_order_and_short() -> None:
+    """The last word comes at or after the first, at most 14 words later."""
+    logits = torch.zeros(1, 2, 30)
+    logits[0, 0, 9], logits[0, 1, 3], logits[0, 1, 12] = 9, 9, 5
+    assert best_spans(logits) == [(9, 12)]
+    logits[0, 1, 29] = 8
+    assert best_spans(logits) == [(9, 12)]
+
+
+def test_vectors_are_fixed(file: Path, tmp_path: Path, train: Train) -> None:
+    """Given vectors, as npz or as GloVe's text with gzip, are a part of the weights that training keeps."""
+    words, vectors = ["sold", "paris"], np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    np.savez(tmp_path / "v.npz", words=np.array(words), vectors=vectors)
+    text = "\n".join(" ".join([word, *map(str, row)]) for word, row in zip(words, vectors, strict=True))
+    (tmp_path / "v.txt.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("v.npz", "v.txt.gz"):
+        problem = SquadProblem(str(file), vectors_file=str(tmp_path / name), width=16, n_epochs=1)
+        trained = train(problem, GA_SQUAD)
+        assert trained.weights["embed.vectors"].tolist() == [[0, 0, 0], [0, 0, 0], *vectors.tolist()]
+        assert isinstance(problem.network(BIDAF), ReadingNetwork)
+
+
+def test_split_file_and_gzip(tmp_path: Path) -> None:
+    """The named articles are for training and validation; others are left out; only a test file allows a test."""
+    path = tmp_path / "small.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(squad()).encode()))
+    split = tmp_path / "split.json"
+    split.write_text(json.dumps({"train_articles": ["Sales 0"], "eval_articles": ["Sales 1", "Sales 2"]}))
+    problem = SquadProblem(str(path), split_file=str(split), n_questions=4)
+
+    assert {one.id.partition("/")[0] for one in problem.data.validation} == {"Sales 1", "Sales 2"}
+    assert [one.id for one in problem.data.train] == ["Sales 0/0/0", "Sales 0/0/1", "Sales 0/0/2", "Sales 0/1/0"]
+    assert Ability.TEST not in problem.abilities
+    assert Ability.TEST in SquadProblem(str(path), test_file=str(path)).abilities
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "can't be read"),
+        ("[]", "must hold a JSON object"),
+        ('{"data": [{"title": "x"}]}', "is not in the format of SQuAD v1.1: KeyError"),
+        (json.dumps(squad(1)), "has 1 articles: must have at least 2"),
+    ],
+)
+def test_files_of_another_format_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    """A file that is not SQuAD's is refused by a line that names it, when its data is needed."""
+    (tmp_path / "other.json").write_text(content)
+
+    with pytest.raises(ConfigurationError, match=message):
+        _ = SquadProblem(str(tmp_path / "other.json")).data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"width": 15}, "problem.width=15: must be even. Write 16"),
+        ({"n_questions": 0}, "problem.n_questions=0: must be a whole number of at least 1"),
+        ({"learning_rate": 0}, "problem.learning_rate=0: must be above 0"),
+        ({"objectives": ["accuracy"]}, r"problem.objectives=\['accuracy'\]: must be of f1 and exact_match"),
+        ({"objectives": []}, r"problem.objectives=\[\]: must be"),
+        ({"vectors_file": ""}, "problem.vectors_file='': must be a file's path or URL"),
+        ({"split_file": "/nowhere.json"}, "/nowhere.json is missing; set problem.split_file=FILE"),
+        ({"max_layers": 1}, r"starts\[0\]: layers: 2 given"),
+    ],
+    ids=range(8),
+)
+def test_mistakes_are_refused(file: Path, arguments: dict[str, Any], message: str) -> None:
+    """An argument that can't be is refused before anything is read."""
+    with pytest.raises(ConfigurationError, match=message):
+        SquadProblem(str(file), **arguments)
+    with pytest.raises(ConfigurationError, match=r"gone.json .*is missing; download"):
+        SquadProblem(str(file.parent / "gone.json"))
+
+
+def test_yaml_has_the_defaults() -> None:
+    """The yaml lists every argument with its default."""
+    content = yaml.safe_load((ROOT / "conf" / "problem" / "squad.yaml").read_text())
+    parameters = inspect.signature(SquadProblem).parameters
+
+    assert content.pop("_target_") == "nas.problems.squad.problem.SquadProblem"
+    assert content == {name: parameter.default for name, parameter in parameters.items()}
+
+
+@pytest.mark.slow
+def test_real_data_teaches(train: Train) -> None:
+    """A network reads 1,500 real questions for an epoch, and scores better than before."""
+    data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
+    if not (data / "squad").is_dir():
+        pytest.skip(f"no SQuAD in {data}; set HEIRLOOM_DATA to the folder that holds squad/ and glove/")
+    problem = SquadProblem(
+        str(data / "squad" / "dev-v1.1.rebuilt.json.gz"),
+        split_file=str(data / "squad" / "article_split.json"),
+        vectors_file=str(data / "glove" / "glove_twitter_25d_subset.npz"),
+        n_questions=1500,
+        n_epochs=1,
+    )
+    quick = {Policy.QUICK_EVAL}
+
+    assert (len(problem.data.train), len(problem.data.validation)) == (1500, 2622)
+    before = train(problem, BIDAF, {*quick, Policy.SKIP_TRAIN}).metrics["f1"]
+    assert train(problem, BIDAF, quick).metrics["f1"] > before + 2

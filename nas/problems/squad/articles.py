@@ -41,7 +41,7 @@ Articles = Mapping[str, Sequence[Paragraph]]
 
 
 def read_articles(url: str, options: Mapping[str, Any]) -> dict[str, list[Paragraph]]:
-    """Returns the articles of a file in the format of SQuAD v1.1, as JSON or with gzip.
+    """Returns the articles of a file in SQuAD's format, which may be compressed with gzip.
 
     Raises:
         ConfigurationError: the file can't be read or has another format.
@@ -98,7 +98,9 @@ def read_split(url: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_vectors(url: str, options: Mapping[str, Any]) -> tuple[list[str], NDArray[np.float32]]:
-    """Returns words and their vectors: an npz of ``words`` and ``vectors``, or GloVe's text, maybe with gzip.
+    """Returns words and their vectors.
+
+    The file is an npz of ``words`` and ``vectors``, or GloVe's text, which may be compressed with gzip.
 
     Raises:
         ConfigurationError: the file can't be read or has another format.

@@ -51,7 +51,10 @@ class Fit:
 
 
 def falling(done: float) -> float:
-    """Returns the share of the learning rate after a share of the steps: constant for half, then falling to 0.02."""
+    """Returns the share of the learning rate after a share of the steps.
+
+    It is constant for half of them, and then falls to 0.02.
+    """
     return min(1.0, 2 * (1 - done) + _LEAST_RATE)
 
 

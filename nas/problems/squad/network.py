@@ -68,7 +68,7 @@ class ReadingNetwork(nn.Module):
 
 
 class Text:
-    """The lengths of a batch of texts, as a mask and as the order of the words from the end.
+    """A batch of texts: its mask, and the order of its words from the end.
 
     Args:
         words: The numbers of the words, ``(batch, length)``; 0 after the end.
@@ -81,16 +81,19 @@ class Text:
         self._backward = torch.where(self.mask, last - places, places)
 
     def turned(self, states: Tensor) -> Tensor:
-        """Returns states ``(batch, length, width)`` from the last word to the first; those after the end stay."""
+        """Returns states from the last word to the first, ``(batch, length, width)``.
+
+        Those after the end of a text stay.
+        """
         batch, length, width = states.shape
         rows = self._backward + length * torch.arange(batch, device=states.device)[:, None]
         return states.reshape(-1, width).index_select(0, rows.flatten()).view(batch, length, width)
 
 
 def dropped(states: Tensor, training: bool) -> Tensor:
-    """Returns states without a fifth of the features, the same for all words of a text (Gal and Ghahramani 2016).
+    """Returns states without a random fifth of the features (Gal and Ghahramani 2016, arXiv:1512.05287).
 
-    One mask for all words is drawn faster: a mask for each takes a quarter of the training.
+    The same features are left out for all words of a text. A mask for each word takes a quarter of the training.
     """
     if not training:
         return states

@@ -41,6 +41,6 @@ def scores(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
 
 
 def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
-    """Returns the harmonic mean of precision and recall; 0 without a common word, as the official program."""
+    """Returns the harmonic mean of precision and recall; 0 without a common word."""
     n_same = (Counter(answer) & Counter(reference)).total()
     return 2 * n_same / (len(answer) + len(reference)) if n_same else 0.0

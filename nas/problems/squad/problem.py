@@ -1,4 +1,4 @@
-"""SQuAD v1.1 (Rajpurkar et al. 2016, arXiv:1606.05250): the answer to a question is a part of a passage."""
+"""SQuAD v1.1 (Rajpurkar et al. 2016, arXiv:1606.05250): questions with answers in a passage."""
 
 from __future__ import annotations
 
@@ -210,7 +210,10 @@ class SquadProblem(Problem):
         return scores(answers or {}, {one.id: one.answers for one in questions})
 
     def export(self, run: TrialRun) -> tuple[nn.Module, Inputs]:
-        """Returns the trained network, and the inputs of two validation questions, which fix the lengths of texts."""
+        """Returns the trained network, and the inputs of two validation questions.
+
+        Their lengths are those of the exported program.
+        """
         network = run.restore(self.network(run.point)).eval()
         return network, inputs_of(self.data.validation[:2], run.device)
 

@@ -41,7 +41,9 @@ def tokens_of(text: str) -> list[Token]:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The known words in lower case, from number 2. Number 0 is no word, 1 an unknown one.
+    """The known words in lower case, from number 2.
+
+    Number 0 is no word, and 1 is an unknown one.
 
     Attributes:
         numbers: The number of each word.
@@ -83,9 +85,9 @@ def character_numbers(word: str) -> bytes:
 
 
 def matches(passage: Sequence[Token], question: Sequence[Token]) -> list[tuple[bool, bool, bool]]:
-    """Returns whether the question has each word of the passage: without case, with case, by its first five letters.
+    """Returns whether the question has each word of the passage, in three ways.
 
-    The first leaves out frequent words.
+    Without case, leaving out frequent words; with case; by the first five letters.
     """
     spelled = {token.text for token in question}
     lower = {text.lower() for text in spelled}
@@ -98,7 +100,7 @@ def matches(passage: Sequence[Token], question: Sequence[Token]) -> list[tuple[b
 
 
 def answer_span(passage: str, tokens: Sequence[Token], question: str, answers: Sequence[str]) -> tuple[int, int] | None:
-    """Returns the first and the last token of the most frequent answer, or None if no tokens have it.
+    """Returns the first and the last token of the most frequent answer, or None.
 
     Of several occurrences, that in the sentence with most words of the question is used: the data set names the first.
     """

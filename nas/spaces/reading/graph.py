@@ -17,7 +17,10 @@ from nas.core.errors import PointError
 from nas.core.validation import short_repr
 
 KINDS = {"attention": 2, "self_attention": 1, "recurrent": 1}
-"""The number of inputs of each kind of layer. An attention reads its second input for each word of its first."""
+"""The number of inputs of each kind of layer.
+
+An attention reads its second input for each word of its first.
+"""
 PASSAGE, QUESTION = 0, 1
 """The ids of the inputs. The layer at index ``i`` has the id ``i + 2``."""
 SIZES = ("passage", "question")
@@ -33,9 +36,9 @@ class ReadingLayer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadingGraph:
-    """Layers between a passage and a question, each after its inputs, and the ids of the two outputs.
+    """Layers between a passage and a question, and the ids of the two outputs.
 
-    An output has a vector for each word of its text: the passage's or the question's. The first input of a layer
+    Each layer comes after its inputs. An output has a vector for each word of its text: the passage's or the question's. The first input of a layer
     decides the text. Each layer leads to an output.
 
     Raises:
@@ -66,7 +69,7 @@ class ReadingGraph:
 
     @property
     def sizes(self) -> list[int]:
-        """The text of each input and layer by id: 0 for the passage, 1 for the question."""
+        """The text of each input and layer: 0 for the passage, 1 for the question."""
         found = [PASSAGE, QUESTION]
         for layer in self.layers:
             found.append(found[layer.inputs[0]])
@@ -118,7 +121,9 @@ class ReadingGraph:
 
 
 def needed(nodes: Mapping[int, ReadingLayer], outputs: Sequence[int]) -> list[int]:
-    """Returns the ids of the layers that the outputs need, each after its inputs, in an order that ids do not change.
+    """Returns the ids of the layers that the outputs need, each after its inputs.
+
+    The order does not depend on ids.
 
     Raises:
         PointError: a layer needs its own output.
@@ -139,9 +144,9 @@ def needed(nodes: Mapping[int, ReadingLayer], outputs: Sequence[int]) -> list[in
 
 
 def of_nodes(nodes: Mapping[int, ReadingLayer], passage: int, question: int) -> ReadingGraph:
-    """Returns the graph of the layers that the outputs need, in the order of their ids as far as inputs allow.
+    """Returns the graph of the layers that the outputs need.
 
-    So of two equal layers the older one keeps its name.
+    Their order is that of their ids as far as inputs allow. So of two equal layers the older one keeps its name.
 
     Args:
         nodes: Layers by any ids from 2.

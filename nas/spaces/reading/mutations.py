@@ -16,7 +16,10 @@ _TRIES = 40
 
 
 class _Draft:
-    """A graph that can be changed, legal or not. Slots are (layer, place), with the layer -1 for the outputs."""
+    """A graph that can be changed, legal or not.
+
+    A slot is a layer and a place among its inputs; -1 stands for the outputs.
+    """
 
     def __init__(self, graph: ReadingGraph) -> None:
         self.nodes = {id: [*layer.inputs] for id, layer in enumerate(graph.layers, 2)}

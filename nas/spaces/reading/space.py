@@ -17,7 +17,10 @@ from nas.spaces.reading.mutations import mutated
 from nas.spaces.space import Space
 
 BIDAF: Point = {"layers": [["attention", 0, 1], ["recurrent", 2]], "passage": 3, "question": 1}
-"""Attention of the passage to the question, then a recurrent layer: a small BiDAF (Seo et al. 2017)."""
+"""Attention of the passage to the question and a recurrent layer: a small BiDAF.
+
+After Seo et al. (2017, arXiv:1611.01603).
+"""
 GA_SQUAD: Point = {"layers": [["attention", 0, 1], ["attention", 1, 0]], "passage": 2, "question": 3}
 """The graph from which NNI's ga_squad started: each text attends to the other."""
 DEFAULT_STARTS: tuple[Point, ...] = (BIDAF, GA_SQUAD)
@@ -101,7 +104,7 @@ class ReadingSpace(Space):
         return point_key(ReadingGraph.from_json(point).canonical().to_json())
 
     def decide(self, ask: Ask) -> Point:
-        """Asks for the number of layers, for the kind and inputs of each, and for the outputs."""
+        """Asks for the number of layers, their kinds and inputs, and the outputs."""
         return decide_graph(ask, at_least=self.min_layers, at_most=self.max_layers).to_json()
 
     def decisions(self, point: Point) -> list[Decision]:

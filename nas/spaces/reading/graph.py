@@ -38,8 +38,8 @@ class ReadingLayer(NamedTuple):
 class ReadingGraph:
     """Layers between a passage and a question, and the ids of the two outputs.
 
-    Each layer comes after its inputs. An output has a vector for each word of its text: the passage's or the question's. The first input of a layer
-    decides the text. Each layer leads to an output.
+    Each layer comes after its inputs and leads to an output. An output has a vector for each word of its text: the
+    passage's or the question's. The first input of a layer decides the text.
 
     Raises:
         PointError: the graph is not so.

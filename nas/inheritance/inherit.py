@@ -205,10 +205,13 @@ def _aligned(
 ) -> dict[str, str]:
     """Returns the donor's tensor in the same position, for each tensor of the child."""
     child = layers_of(state, child_order)
+    own = {name for layer in child for name in layer.names}
+    if rules.first == "name":
+        child = [layer for layer in child if shapes.keys().isdisjoint(layer.names)]
+    if not child:
+        return {}
     donor = layers_of({name: tensor for name, tensor in shapes.items() if is_weight(name)}, donor_order)
     if rules.first == "name":
-        own = {name for layer in child for name in layer.names}
-        child = [layer for layer in child if shapes.keys().isdisjoint(layer.names)]
         donor = [layer for layer in donor if own.isdisjoint(layer.names)]
     return align(child, donor)
 

@@ -34,10 +34,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def lazy_layers(model: nn.Module) -> list[str]:
     """Returns the names of the lazy layers that have no sizes yet."""
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    return list(
-        dict.fromkeys(name.rpartition(".")[0] or "(the network)" for name, tensor in tensors if is_lazy(tensor))
-    )
+    return [
+        name or "(the network)"
+        for name, module in model.named_modules()
+        if any(is_lazy(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
+    ]
 
 
 def size_lazy_layers(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:

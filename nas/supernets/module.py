@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -91,8 +92,13 @@ def subnet(network: nn.Module, point: Point) -> nn.Module:
     Raises:
         PointError: the point lacks a decision, or has a value that is not allowed.
     """
-    subnets: dict[int, Any] = {id(module): module.subnet(point) for module in _outermost(network)}
-    copied: nn.Module = copy.deepcopy(network, subnets)  # deepcopy takes what it finds here for copied already
+    copies: dict[int, Any] = {}  # deepcopy takes what it finds here for copied already
+    for module in _outside_choices(network):
+        if isinstance(module, SearchableModule):
+            copies[id(module)] = module.subnet(point)
+        else:
+            copies |= {id(hooks): OrderedDict() for hooks in vars(module).values() if _is_empty(hooks)}
+    copied: nn.Module = copy.deepcopy(network, copies)
     _share(copied, network)
     return copied
 
@@ -115,23 +121,25 @@ def value_of(point: Point, name: str) -> Any:
 
 def _share(copied: nn.Module, network: nn.Module) -> None:
     """Shares parameters of a subnet as the network does, if they have the same shape."""
-    owners: dict[int, list[tuple[str, str]]] = {}
-    for prefix, module in network.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            owners.setdefault(id(parameter), []).append((prefix, name))
-    modules = dict(copied.named_modules())
-    for names in owners.values():
-        left = [(modules[prefix], name) for prefix, name in names if prefix in modules]
-        for module, name in left[1:]:
-            shared = left[0][0].get_parameter(left[0][1])
-            if module.get_parameter(name).shape == shared.shape:
-                setattr(module, name, shared)
+    owners: dict[int, list[str]] = {}
+    for name, _ in copied.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(network.get_parameter(name)), []).append(name)
+    for first, *others in owners.values():
+        shared = copied.get_parameter(first)
+        for name in others:
+            module, _, own = name.rpartition(".")
+            if copied.get_parameter(name).shape == shared.shape:
+                setattr(copied.get_submodule(module), own, shared)
 
 
-def _outermost(module: nn.Module) -> Iterator[SearchableModule]:
-    """Yields the searchable modules that are in no other one."""
-    if isinstance(module, SearchableModule):
-        yield module
-        return
-    for child in module.children():
-        yield from _outermost(child)
+def _outside_choices(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields the module and those in it, except what is in a searchable module."""
+    yield module
+    if not isinstance(module, SearchableModule):
+        for child in module.children():
+            yield from _outside_choices(child)
+
+
+def _is_empty(hooks: object) -> bool:
+    """Returns whether this is an empty table of hooks; deepcopy takes long for it."""
+    return type(hooks) is OrderedDict and not hooks

@@ -147,3 +147,21 @@ def test_input_choice_of_all_inputs_has_no_decision() -> None:
     """Inputs are a decision only if some are left out."""
     assert InputChoice(2, 2, "all").decisions() == {}
     assert space_of(InputChoice(3, 2, "two")).n_points == 3
+
+
+def test_hooks_of_a_subnet_are_its_own() -> None:
+    """A subnet keeps the hooks of its supernet, and a hook that it gets later is not the supernet's."""
+    network, x = nn.Sequential(nn.Linear(4, 4), LayerChoice({"tanh": nn.Tanh(), "relu": nn.ReLU()}, "f")), torch.ones(4)
+    calls: list[str] = []
+    network[0].register_forward_hook(lambda *_: calls.append("kept"))
+    alone = subnet(network, {"f": "tanh"})
+    for module in alone.modules():
+        module.register_forward_hook(lambda *_: calls.append("own"))
+    alone(x)
+
+    assert calls.count("kept") == 1
+    assert calls.count("own") == len([*alone.modules()])
+    calls.clear()
+    select(network, {"f": "tanh"})
+    network(x)
+    assert calls == ["kept"]

@@ -84,6 +84,8 @@ def print_summary(
         if "error" in test:
             write(f"test: failed: {test['error']}")
         write(f"ancestors: {line}")
+        for remark in (summary.best or {}).get("remarks", ()):
+            write(remark)
         for line in front_lines(lineage, metrics):
             write(line)
         write("point: " + ", ".join(f"{name}={brief(value)}" for name, value in flat_point(winner.point).items()))

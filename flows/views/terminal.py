@@ -135,6 +135,8 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     scores += [f"test {name} {number(value)}" for name, value in tested.items()]
     lines.append(f"{said}: trial {trial.number} ({trial.stage}): {', '.join(scores)}{descent}")
     lines += front_lines(snapshot.lineage, snapshot.metrics)
+    if best.get("trial") == trial.number:
+        lines += best.get("remarks", [])
     if best.get("export"):
         lines.append(f"export of trial {best.get('trial')}: {snapshot.url.rstrip('/')}/{best['export']}")
     return lines

@@ -21,6 +21,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.supernet import epoch_of
+from nas.core.trial import Trial
 from nas.core.validation import check_int, short_repr
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
@@ -33,6 +34,7 @@ from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import Images
 from nas.problems.images.supernet_schedule import SupernetSchedule
 from nas.problems.nasbench201 import NasBench201Problem
+from nas.problems.table_agreement import TableAgreement
 from nas.spaces.supernet import SupernetSpace
 from nas.storage.remote_file import check_file
 from nas.supernets.method import Method
@@ -80,7 +82,8 @@ class CellsProblem(ImageProblem):
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
         objectives: ``accuracy`` and any of ``loss``, static metrics, ``latency_s`` and proxies; the first ranks. None:
             accuracy alone. The cross-entropy on validation images, ``loss``, is returned in any case.
-        table: NAS-Bench-201 as a parquet or csv file. Only ``test`` reads it, so no search sees it.
+        table: NAS-Bench-201 as a parquet or csv file. Only ``test`` and ``remarks`` read it, so no search sees
+            it.
         table_column: The column of the test accuracy in the table.
 
     Raises:
@@ -272,6 +275,12 @@ class CellsProblem(ImageProblem):
         """Returns the accuracy on the test images, and with a table the published one as ``table``."""
         found = super().test(run)
         return found if self._table is None else {**found, "table": self._table.value(run.point, self._table_column)}
+
+    def remarks(self, trials: Sequence[Trial], winner: Trial) -> list[str]:
+        """Returns the agreement of the trials with the table, if there is one."""
+        if self._table is None:
+            return []
+        return [*TableAgreement(self._table, self._table_column, self._costs).lines(trials, winner)]
 
     def export(self, run: TrialRun) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Returns the network, and two validation images.

@@ -96,7 +96,7 @@ class TabularProblem(Problem):
     @cached_property
     def space(self) -> ParameterSpace:  # type: ignore[override]
         """The space of all values that the parameters have in the table, sorted."""
-        points = self._points
+        points = self.points
         self._check_columns()
         _ = self._steps  # so that a missing curve raises before anything runs
         options = {name: sorted({point[name] for point in points}, key=_sort_key) for name in points[0]}
@@ -122,7 +122,7 @@ class TabularProblem(Problem):
         row = self._row(trial.point)
         seconds = self._factor
         if self._seconds_column is not None:
-            seconds *= self._values(self._seconds_column)[row]
+            seconds *= self.values(self._seconds_column)[row]
         reports = self._reports(trial.point)
         curve = tuple((step / max(self._steps), step, metrics) for step, metrics in reports)
         return Simulation(seconds, self._scores(trial.point, self._columns), curve)
@@ -133,18 +133,18 @@ class TabularProblem(Problem):
 
     def value(self, point: Point, column: str) -> float:
         """Returns a point's value in any numeric column."""
-        return self._values(column)[self._row(point)]
+        return self.values(column)[self._row(point)]
 
     def _scores(self, point: Point, columns: Mapping[str, str]) -> dict[str, float]:
         row = self._row(point)
-        return {name: self._values(column)[row] for name, column in columns.items()}
+        return {name: self.values(column)[row] for name, column in columns.items()}
 
     def _reports(self, point: Point) -> list[tuple[int, dict[str, float]]]:
         """Returns the intermediate reports of the point, by step."""
         row = self._row(point)
         reports = []
         for step, columns in sorted(self._steps.items()):
-            values = {name: self._values(column)[row] for name, column in columns.items()}
+            values = {name: self.values(column)[row] for name, column in columns.items()}
             if metrics := {name: value for name, value in values.items() if is_finite(value)}:
                 reports.append((step, metrics))
         return reports
@@ -174,10 +174,11 @@ class TabularProblem(Problem):
 
     @cached_property
     def _rows(self) -> dict[str, int]:
-        return {point_key(point): row for row, point in enumerate(self._points)}
+        return {point_key(point): row for row, point in enumerate(self.points)}
 
     @cached_property
-    def _points(self) -> list[Point]:
+    def points(self) -> list[Point]:
+        """The points of all rows, in their order."""
         frame = self._frame
         if self._letters is not None:
             texts = [str(text) for text in self._column(self._letters)]
@@ -219,7 +220,8 @@ class TabularProblem(Problem):
             )
         return list(self._frame[name].astype(object).tolist())
 
-    def _values(self, column: str) -> list[float]:
+    def values(self, column: str) -> list[float]:
+        """Returns a numeric column."""
         if column not in self._numbers:
             self._numbers[column] = [float(value) for value in self._column(column)]
         return self._numbers[column]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nas.core.errors import ActionError
 from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
+from nas.core.tracebacks import error_line
 from nas.core.trial import Trial
 from nas.core.validation import path_in_errors
 from nas.executors.executor import Executor
@@ -29,13 +30,23 @@ class WinnerSelection:
         ranking: Ranks the trials.
         space: The space of valid points.
         has_test: Whether the problem can test finalists.
+        remarks: Returns lines on all trials and the winner, for reports.
     """
 
-    def __init__(self, records: Records, ranking: Ranking, space: Space, *, has_test: bool) -> None:
+    def __init__(
+        self,
+        records: Records,
+        ranking: Ranking,
+        space: Space,
+        *,
+        has_test: bool,
+        remarks: Callable[[Sequence[Trial], Trial], Sequence[str]] = lambda trials, winner: (),
+    ) -> None:
         self._records = records
         self._ranking = ranking
         self._space = space
         self._has_test = has_test
+        self._remarks = remarks
 
     def is_done(self, trials: Sequence[Trial]) -> bool:
         """Returns whether the finalists are tested and the winner is exported, or there is no winner."""
@@ -73,10 +84,17 @@ class WinnerSelection:
             "test": tests.get(winner.number),
             "ancestors": [t.number for t in Lineage.of(trials).ancestors(winner.number)],
             "time": time.time(),
+            "remarks": self._remarks_on(trials, winner),
             **exported,
         }
         self._records.publish(f"best-{number:04d}.json", record)
         return True
+
+    def _remarks_on(self, trials: Sequence[Trial], winner: Trial) -> list[str]:
+        try:
+            return [str(line) for line in self._remarks(trials, winner)]
+        except Exception as error:  # of the problem's code; the winner is known in any case
+            return [f"remarks: failed: {error_line(error)}"]
 
     def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
         try:

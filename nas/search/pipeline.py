@@ -99,7 +99,9 @@ class SearchPipeline:
         self.metric = prepared.problem.metrics[0]
         self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked)
         has_test = Ability.TEST in prepared.problem.abilities
-        self._selection = WinnerSelection(records, self.ranking, prepared.problem.space, has_test=has_test)
+        self._selection = WinnerSelection(
+            records, self.ranking, prepared.problem.space, has_test=has_test, remarks=prepared.problem.remarks
+        )
 
     def ended_by(self) -> str | None:
         """Returns what ended the search: a field of the budget, or ``tuner``.

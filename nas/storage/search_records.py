@@ -158,4 +158,7 @@ def check_best(record: Mapping[str, Any], number: int) -> None:
     for name, reason in fields["missing"].items():
         if not isinstance(reason, str):
             raise CorruptError(f"missing: {short_repr(name)} must not be {short_repr(reason)}")
+    remarks = record.get("remarks", [])
+    if not isinstance(remarks, list) or not all(isinstance(line, str) for line in remarks):
+        raise CorruptError(f"remarks must not be {short_repr(remarks)}")
     checked_time(record.get("time"), "time")

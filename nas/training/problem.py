@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -203,6 +203,17 @@ class Problem(ABC):
     def simulate(self, trial: Trial) -> Simulation:
         """Returns the trial's duration and scores; optional, for ``runner=simulated``."""
         raise LookupError("no simulation")
+
+    def remarks(self, trials: Sequence[Trial], winner: Trial) -> Sequence[str]:
+        """Returns lines for reports, such as a comparison with known results; optional.
+
+        Called in the driver when a new winner is chosen and tested. Nothing in the search depends on them.
+
+        Args:
+            trials: All trials.
+            winner: One of them.
+        """
+        return ()
 
     def close(self) -> None:  # noqa: B027 - optional
         """Frees resources after the last trial in this process. Not called if the process is killed."""

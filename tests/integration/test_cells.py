@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.views.page.document import lineage_page
+from flows.views.snapshot import read_snapshot
+from flows.views.terminal import summary_lines
 from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.supernet import is_epoch
@@ -14,6 +17,7 @@ from nas.problems.cells import CellsProblem
 from nas.problems.images.cell_costs import EDGES
 from nas.search.api import run_search
 from nas.search.definition import Search
+from nas.storage.open import open_root
 from nas.tuners.supernet import SupernetTuner
 
 
@@ -47,3 +51,13 @@ def test_search_with_shared_weights(tmp_path: Path) -> None:
     assert winner.stage == "final"
     tested = found.tests[winner.number]["metrics"]
     assert tested["table"] == list(winner.point.values()).count("nor_conv_3x3")
+    assert found.best is not None
+    chosen, flops, *_, agreement = found.best["remarks"]
+    assert chosen.startswith(
+        f"c10_test_200: chosen cell {tested['table']:.2f}; six 3x3 convolutions 6.00; best cell 6.00; one at random 1.2"
+    )
+    assert flops.startswith("c10_test_200: most live FLOPs of ")
+    assert agreement.startswith(f"tau of 3 subnets of trial {epochs[-1].number}: accuracy ")
+    snapshot = read_snapshot(open_root(f"{tmp_path}/{found.name}"), now=0.0)
+    assert chosen in summary_lines(snapshot)
+    assert agreement in lineage_page(snapshot)

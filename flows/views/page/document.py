@@ -151,6 +151,8 @@ def _winner_card(snapshot: Snapshot) -> str:
         lines.append(f"<p>{_scores(others)}</p>")
     if record.get("error"):
         lines.append(f"<p>test failed: {markup(record['error'])}</p>")
+    if is_winner:
+        lines += [f'<p class="soft">{markup(remark)}</p>' for remark in best.get("remarks", ())]
     if is_winner and best.get("export"):
         lines.append(f"<p>exported to <code>{markup(best['export'])}</code></p>")
     return (

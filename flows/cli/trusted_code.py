@@ -24,7 +24,7 @@ def trusted_spec(
     A record gives only what can be no path, URL, file-system option or code. The rest is named on the command line:
 
     * Of Heirloom's classes: ``code_arguments``, and ``data_arguments`` and ``foreign_arguments`` that hold text,
-      unless they are the defaults.
+      unless they are the defaults. A tuner of Heirloom inside another is no code, if this holds for it as well.
     * Of other classes: all arguments that hold text, because their use is not known.
 
     With ``trust=true`` a record gives all but chained URLs and file-system options.
@@ -91,7 +91,7 @@ def _untrusted(spec: Spec, arguments: Mapping[str, Any]) -> set[str]:
     """Returns the arguments that only a command line may give."""
     if not spec.target.startswith("nas."):
         return {key for key, value in arguments.items() if _holds_text(value)}
-    named = arguments.keys() & _declared("code", spec)
+    named = {key for key in arguments.keys() & _declared("code", spec) if not _is_own_part(arguments[key])}
     named |= {key for key in arguments.keys() & _declared("data", spec) if _holds_text(arguments[key])}
     named |= {key for key in arguments.keys() & _declared("foreign", spec) if _passes_text(arguments[key])}
     parameters = inspect.signature(spec.find()).parameters
@@ -112,6 +112,16 @@ def _is_own(group: str, spec: Spec) -> bool:
 
     kind = {"problem": Problem, "tuner": Tuner, "stopper": Stopper}[group]
     return spec.target.startswith("nas.") and issubclass(spec.find(), kind)
+
+
+def _is_own_part(value: object) -> bool:
+    """Returns whether a value describes a tuner of Heirloom that gets no code and no data."""
+    from nas.core.spec import Spec
+
+    if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
+        return False
+    part = Spec(value["_target_"], {key: inner for key, inner in value.items() if key != "_target_"})
+    return _is_own("tuner", part) and not _untrusted(part, part.arguments)
 
 
 def _holds_text(value: object) -> bool:

@@ -144,3 +144,26 @@ def test_data_is_named_again() -> None:
     own = Spec("my.Problem", {"table_options": {"key": "secret"}})
     assert repeated_words("problem", own) == ["problem._target_=my.Problem", "problem.table_options=..."]
     assert trusted_spec("problem", {"target": target, "arguments": {"data_root": HOME}}, invocation()).arguments
+
+
+@pytest.mark.parametrize("outer", ["nas.tuners.screened.ScreenedTuner", "nas.tuners.supernet.SupernetTuner"])
+def test_inner_tuner_of_heirloom_is_not_named_again(outer: str) -> None:
+    """tuner.inner=evolution is accepted from a record; an inner tuner that may run other code is named again."""
+    evolution = {"_target_": "nas.tuners.evolution.EvolutionTuner", "population_size": 8, "donor": "nearest"}
+    nested = {"_target_": "nas.tuners.screened.ScreenedTuner", "inner": evolution}
+    for inner in (evolution, nested):
+        spec = Spec(outer, {"inner": inner})
+        assert repeated_words("tuner", spec) == []
+        assert trusted_spec("tuner", {"target": outer, "arguments": {"inner": inner}}, invocation()) == spec
+
+    nni = {"_target_": "nas.compat.nni.tuner.NniTuner", "class_name": "my.Tuner"}
+    for inner in (
+        {"_target_": "my.Tuner"},
+        {"_target_": "subprocess.Popen"},
+        nni,
+        {**nested, "inner": nni},
+        "evolution",
+    ):
+        assert repeated_words("tuner", Spec(outer, {"inner": inner})) != []
+        with pytest.raises(ConfigurationError, match="names code that its tuner runs"):
+            trusted_spec("tuner", {"target": outer, "arguments": {"inner": inner}}, invocation())

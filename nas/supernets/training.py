@@ -30,12 +30,14 @@ class PathTraining:
         clip_norm: The largest norm of all gradients together; larger ones are scaled down.
         precision: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`).
         distill: Whether a step's first point learns the targets, and the others learn its class probabilities.
+        class_dim: The dimension of outputs that has the classes: 1 as in torch's losses, -1 for tokens.
     """
 
     loss: Loss = functional.cross_entropy
     clip_norm: float = 5.0
     precision: str = "float32"
     distill: bool = False
+    class_dim: int = 1
 
     def __post_init__(self) -> None:
         checked_precision(self.precision)
@@ -93,11 +95,11 @@ def train_step(
         with precision_of(settings.precision, inputs.device.type):
             outputs = network(inputs)
         outputs = outputs.float()
-        loss = settings.loss(outputs, targets) if teacher is None else _distance(outputs, teacher)
+        loss = settings.loss(outputs, targets) if teacher is None else _distance(outputs, teacher, settings.class_dim)
         (loss / len(points)).backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
         if settings.distill and teacher is None:
-            teacher = outputs.detach().softmax(1)
+            teacher = outputs.detach().softmax(settings.class_dim)
     apply_gradients(network, optimizer, settings.clip_norm)
     return total / len(points)
 
@@ -108,6 +110,7 @@ def apply_gradients(network: nn.Module, optimizer: torch.optim.Optimizer, clip_n
     optimizer.step()
 
 
-def _distance(outputs: Tensor, teacher: Tensor) -> Tensor:
-    """Returns the Kullback-Leibler divergence from the teacher's class probabilities."""
-    return functional.kl_div(outputs.log_softmax(1), teacher, reduction="batchmean")
+def _distance(outputs: Tensor, teacher: Tensor, class_dim: int) -> Tensor:
+    """Returns the mean Kullback-Leibler divergence from the teacher's class probabilities."""
+    divergences = functional.kl_div(outputs.log_softmax(class_dim), teacher, reduction="none")
+    return divergences.sum(class_dim).mean()

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
+from nas.supernets.elastic_layers import ElasticLinear
 from nas.supernets.module import space_of, subnet
 from nas.supernets.paths import ListedPaths, SandwichPaths, UniformPaths
+from nas.supernets.sizes import Elastic
 from nas.supernets.training import PathTraining, train_epoch, train_step
 from tests.support.supernets import CellNetwork, images
 
@@ -93,6 +95,25 @@ def test_the_largest_point_teaches_the_others() -> None:
     train_epoch(network, batches(3), optimizer_of(network, SGD), paths, settings=settings)
 
     assert asked == [6, 6, 6]
+
+
+def test_distillation_of_tokens() -> None:
+    """Classes in the last dimension give the step of the same tokens as single examples."""
+    found = []
+    for is_flat in (True, False):
+        torch.manual_seed(0)
+        width = Elastic("width", (2, 4))
+        network = nn.Sequential(ElasticLinear(3, width), ElasticLinear(width, 5))
+        inputs, targets = torch.rand(2, 6, 3), torch.randint(5, (2, 6))
+        batch = (inputs.flatten(0, 1), targets.flatten()) if is_flat else (inputs, targets)
+        own = PathTraining(
+            loss=lambda outputs, targets: nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten()),
+            distill=True, class_dim=-1,
+        )  # fmt: skip
+        loss = train_step(network, batch, optimizer_of(network, SGD), [{"width": 4}, {"width": 2}], settings=own)
+        found.append((loss, *network.parameters()))
+
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_gradients_are_clipped() -> None:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.storage.signature import Signature as Signature
     from nas.supernets.choices import InputChoice as InputChoice
     from nas.supernets.choices import LayerChoice as LayerChoice
+    from nas.supernets.elastic import extremes as extremes
     from nas.supernets.elastic_blocks import ElasticAttention as ElasticAttention
     from nas.supernets.elastic_blocks import ElasticDepth as ElasticDepth
     from nas.supernets.elastic_blocks import ElasticModuleList as ElasticModuleList

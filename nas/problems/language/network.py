@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 _INITIAL_STD = 0.02  # of GPT-2's embeddings; a tied head of torch's default would start at a loss of hundreds
@@ -38,7 +39,7 @@ class LanguageModel(nn.Module):
     def forward(self, symbols: Tensor) -> Tensor:
         """Returns logits ``(batch, length, n_symbols)`` of the symbol after each of ``(batch, length)``."""
         length = symbols.shape[1]
-        x = self.embed(symbols) + self.positions.weight[:length]
+        x = self.embed(symbols) + self.positions(torch.arange(length, device=symbols.device))
         mask = nn.Transformer.generate_square_subsequent_mask(length, symbols.device, x.dtype)
         for layer in self.layers:
             x = layer(x, src_mask=mask, is_causal=True)

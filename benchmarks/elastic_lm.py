@@ -1,7 +1,7 @@
-"""Five sizes of a language model by one training of shared weights, and each size trained alone.
+"""Five sizes of a language model by one training, and each size trained alone.
 
-Times are processor seconds of one thread. Each size alone gets a fifth of the shared training's time, so that all five
-together take as long, and then the whole time. Results are lines of a file; the same command continues after a stop::
+Times are processor seconds of one thread. Each size alone gets a fifth of the time of the one training, and then all of
+its time. Results are lines of a file; the same command continues after a stop::
 
     python benchmarks/elastic_lm.py FILE --seeds 5 --seconds 60
 """
@@ -102,7 +102,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def train(network: nn.Module, paths: PathSampler, seconds: float, seed: int, *, distill: bool = False) -> int:
-    """Trains a network for a processor time; the learning rate falls along a cosine. Returns the number of steps."""
+    """Trains a network for a processor time. Returns the number of steps."""
     settings = PathTraining(loss=loss, clip_norm=1.0, distill=distill, class_dim=-1)
     optimizer = torch.optim.AdamW(network.parameters(), RATE, betas=(0.9, 0.98))
     network.train()
@@ -118,9 +118,9 @@ def train(network: nn.Module, paths: PathSampler, seconds: float, seed: int, *, 
 
 
 def measure(seed: int, seconds: float) -> dict[str, Any]:
-    """Returns the losses and steps of one seed: shared, alone in a fifth of the time, and alone in the whole time.
+    """Returns the losses and steps of one seed, in the order of ``POINTS``.
 
-    Lists are in the order of ``POINTS``.
+    They are those of shared weights, of each size alone in a fifth of the time, and in the whole time.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)

@@ -37,14 +37,21 @@ def loss(outputs, targets):
     return cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
+EMPTY = LanguageModel()
+
+
 class ElasticLanguage(nas.Problem):
     metrics = (nas.Metric("loss", "minimize"),)
     policies = frozenset({nas.Policy.SHARE_PARAMS, nas.Policy.SKIP_TRAIN, nas.Policy.EARLY_STOP})
-    space = nas.SupernetSpace(nas.space_of(LanguageModel()))
+    space = nas.SupernetSpace(nas.space_of(EMPTY))
 
     def build(self, run):
         network = LanguageModel()
         return network if nas.epoch_of(run.point) is not None else nas.subnet(network, run.point)
+
+    def static_metrics(self, point):  # known before training, for +constraints.parameters
+        is_epoch = nas.epoch_of(point) is not None
+        return {"parameters": 0 if is_epoch else sum(p.numel() for p in nas.subnet(EMPTY, point).parameters())}
 
     def train(self, run):
         network, text, points, paths = self.build(run), self.part(0), [run.point], nas.ListedPaths([run.point])
@@ -52,7 +59,7 @@ class ElasticLanguage(nas.Problem):
             points = largest, smallest = nas.extremes(network)
             paths = nas.SandwichPaths(space=self.space, seed=run.seed, largest=largest, smallest=smallest, n_random=1)
         run.inherit(network, rules=nas.Rules(rest="own"))  # all weights of the newest supernet epoch
-        n_steps = run.epochs(full=200, early=100)
+        n_steps = run.epochs(full=1000 if nas.epoch_of(run.point) is None else 200, early=200)
         optimizer = torch.optim.AdamW(network.parameters(), 3e-3)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, max(1, n_steps))
         starts = torch.randint(len(text) - CONTEXT - 1, (n_steps, BATCH, 1))

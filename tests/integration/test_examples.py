@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
@@ -26,6 +27,7 @@ RAFIKI = ROOT / "examples" / "05_rafiki_template"
 GROWING = ROOT / "examples" / "07_networks_that_grow"
 SMALL = ROOT / "examples" / "08_small_then_large"
 SUPERNET = ROOT / "examples" / "10_your_own_supernet"
+ELASTIC = ROOT / "examples" / "11_elastic_language_model"
 
 PREDICT = """
 import json, sys
@@ -181,6 +183,30 @@ def test_a_supernet_finds_a_subnet(tmp_path: Path) -> None:
     assert max(trial.metrics["accuracy"] for trial in subnets) > 0.9
     assert [trial.inherited for trial in finals] == [0.0, 0.0]
     assert all(trial.metrics["accuracy"] > 0.95 for trial in finals)
+
+
+@pytest.mark.slow
+def test_sizes_of_a_transformer_by_one_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Subnets inherit all weights of the supernet and keep the limit; the final exports as a program."""
+    monkeypatch.syspath_prepend(ELASTIC)
+    tuner = {"n_epochs": 1, "warm_up_epochs": 1, "inner": {"population_size": 4, "sample_size": 2}}
+    search = Search(
+        problem=Spec("elastic_language.ElasticLanguage"),
+        tuner=Spec("nas.tuners.supernet.SposTuner", tuner),
+        constraints={"parameters": 30_000},
+    )
+    found = run_search(search, root=str(tmp_path), budget=Budget(trials=5), finalists=1)
+    epoch, *subnets, final = found.lineage
+
+    assert [trial.reason for trial in found.lineage] == [None] * 6
+    assert [trial.inherited for trial in subnets] == [1.0] * 4
+    assert epoch.metrics["loss"] < 3.5
+    assert min(trial.metrics["loss"] for trial in subnets) < 3.5
+    assert final.metrics["loss"] < min(trial.metrics["loss"] for trial in subnets)
+    assert found.tests[final.number]["metrics"]["loss"] < 3
+    assert found.export is not None
+    program = torch.export.load(str(Path(found.export) / "program.pt2")).module()
+    assert program(torch.zeros(2, 32, dtype=torch.int64)).shape == (2, 32, 128)
 
 
 def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from copy import deepcopy
+from uuid import uuid4
 
 import pytest
 import torch
@@ -12,6 +13,11 @@ from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
+from nas.inheritance.attention import parts_of
+from nas.inheritance.inherit import Rules, inherit
+from nas.storage.checkpoints import publish_checkpoint, publish_tensors
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
 from nas.supernets.elastic_blocks import ElasticModuleList
 from nas.supernets.elastic_layers import ElasticEmbedding, ElasticLinear
 from nas.supernets.elastic_transformer import ElasticTransformerEncoderLayer
@@ -63,6 +69,34 @@ def draw(seed: int) -> tuple[nn.Module, Point]:
     for parameter in network.parameters():
         nn.init.normal_(parameter)
     return network, space_of(network).sample(rng)
+
+
+def check_draws(seeds: range) -> None:
+    """Compares the subnets of random transformers with children that inherit from a published checkpoint."""
+    for seed in seeds:
+        network, point = draw(seed)
+        files = open_root(f"memory://elastic-{uuid4().hex}", retry_s=0)
+        published = publish_tensors(files, "packs/000001-ab", network.state_dict(), parts=parts_of(network))
+        donor = StoredWeights(files, publish_checkpoint(files, "000001-ab", published))
+        plain = subnet(network, point)
+        child = deepcopy(plain)
+        for parameter in child.parameters():
+            nn.init.normal_(parameter)
+        report = inherit(child, [donor], rules=Rules(rest="own"))
+        assert report.share == 1.0, (seed, point)
+        for name, tensor in plain.state_dict().items():
+            assert child.state_dict()[name].equal(tensor), (seed, point, name)
+
+
+def test_a_subnet_is_the_child_that_inherits() -> None:
+    """In random transformers the tensors of a subnet are those that inheritance gives, bit for bit."""
+    check_draws(range(10))
+
+
+@pytest.mark.slow
+def test_many_subnets() -> None:
+    """The same holds in 200 random transformers."""
+    check_draws(range(10, 210))
 
 
 def test_a_subnet_computes_what_the_network_computes() -> None:

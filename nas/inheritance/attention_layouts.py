@@ -23,6 +23,7 @@ _OF_QUERIES = ("q_norm.weight", "q_norm.bias", "q_layernorm.weight", "q_layernor
 _OF_KEYS = ("k_norm.weight", "k_norm.bias", "k_layernorm.weight", "k_layernorm.bias", "k_bias", "v_bias")
 """Vectors of queries, and of keys or values: some of one head, others of all."""
 _N_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_N_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_key_value_groups")
 _HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
 
 
@@ -31,23 +32,23 @@ class _Heads(NamedTuple):
 
     Attributes:
         n_keys: The number of key and value heads.
-        n_queries: The number of query heads for each of them.
+        n_queries: The number of query heads for each of them; None if the layout has no such groups.
         inner: The sizes within a head.
     """
 
     n_keys: int
-    n_queries: int
+    n_queries: int | None
     inner: _Sizes
 
     @property
     def keys(self) -> _Sizes:
         """The sizes of keys, and of values."""
-        return (self.n_keys, *self.inner)
+        return (self.n_keys, *(() if self.n_queries is None else (1,)), *self.inner)
 
     @property
     def queries(self) -> _Sizes:
         """The sizes of queries, and of the inputs of the output projection."""
-        return (self.n_keys, self.n_queries, *self.inner)
+        return (self.n_keys, *(() if self.n_queries is None else (self.n_queries,)), *self.inner)
 
 
 def is_transposed(layer: nn.Module) -> bool:
@@ -87,7 +88,7 @@ def _torch_parts(module: nn.Module) -> _Parts:
     """Yields the parts of ``nn.MultiheadAttention``, and of modules with the same parameters."""
     n_heads, size = _number(module, _N_HEADS), _number(module, _HEAD_SIZES)
     if n_heads and size:
-        own = _Heads(n_heads, 1, (size,))
+        own = _Heads(n_heads, None, (size,))
         yield from ((name, 0, [own.queries, own.keys, own.keys]) for name in ("in_proj_weight", "in_proj_bias"))
         yield "q_proj_weight", 0, [own.queries]
         yield from ((name, 0, [own.keys]) for name in ("k_proj_weight", "v_proj_weight"))
@@ -101,8 +102,9 @@ def _projections(module: nn.Module, n_heads: int, size: int) -> tuple[_Heads, di
     inner = _inner(module, size)
     for queries, keys, values in _SEPARATE:
         widths = [_width(children.get(name)) for name in (queries, keys, values)]
-        own = _Heads(widths[1] // size, n_heads * size // max(widths[1], 1), inner)
-        if widths == [n_heads * size, own.n_keys * size, own.n_keys * size] and own.n_keys * own.n_queries == n_heads:
+        n_keys = widths[1] // size
+        if n_keys and widths == [n_heads * size, n_keys * size, n_keys * size] and n_heads % n_keys == 0:
+            own = _Heads(n_keys, _per_key(module, n_heads, n_keys), inner)
             return own, {queries: [own.queries], keys: [own.keys], values: [own.keys]}
     for name in _FUSED:
         n_parts, rest = divmod(_width(children.get(name)), size)
@@ -110,13 +112,18 @@ def _projections(module: nn.Module, n_heads: int, size: int) -> tuple[_Heads, di
         n_keys = n_parts // 2 if is_cross else (n_parts - n_heads) // 2
         if rest or n_keys < 1 or n_heads % n_keys or n_parts != 2 * n_keys + (0 if is_cross else n_heads):
             continue
-        own = _Heads(n_keys, n_heads // n_keys, inner)
+        own = _Heads(n_keys, _per_key(module, n_heads, n_keys), inner)
         if is_cross:
             return own, {name: [own.keys, own.keys], "q_attn": [own.queries]}
         if _is_by_head(name, module):
             return own, {name: [(n_heads, 3, *inner)]} if n_keys == n_heads else {}
         return own, {name: [own.queries, own.keys, own.keys]}
-    return _Heads(0, 0, inner), {}
+    return _Heads(0, None, inner), {}
+
+
+def _per_key(module: nn.Module, n_heads: int, n_keys: int) -> int | None:
+    """Returns the number of query heads for each key head; None without groups."""
+    return n_heads // n_keys if n_heads != n_keys or _number(module, _N_KEYS) else None
 
 
 def _is_by_head(name: str, module: nn.Module) -> bool:

@@ -62,8 +62,8 @@ def inherit(
       that the other network lacks (see ``Rules.first``).
     * The overlap with a tensor of the same name and number of dimensions, of the best donor ("sliced"). Channels and
       features overlap from index 0 on, kernels around the middle. ``Rules.rest`` fills the rest. Queries, keys and
-      values overlap head by head, if the heads of both are known (`nas.inheritance.attention`). Then tensors of equal
-      shape but other heads are sliced, too.
+      values overlap head by head, if the heads of both are known (`nas.inheritance.attention`). Then groups of
+      query heads and rotary heads of other sizes are sliced in tensors of equal shape, too.
     * Nothing: it stays as it is ("new").
 
     The tensors of a reparametrized layer (``nas.inheritance.reparametrization``) are copied from one donor that has all

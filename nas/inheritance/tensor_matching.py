@@ -25,6 +25,9 @@ from nas.inheritance.tensor_roles import Role
 from nas.storage.tensor_names import weight_name
 from nas.storage.tensor_parts import TensorParts
 
+_PLAIN = 2
+"""The number of sizes of heads without groups and halves: their number and their size."""
+
 
 class TensorSource(NamedTuple):
     """A donor's tensor from which a child's tensor may take its values.
@@ -44,10 +47,16 @@ class TensorSource(NamedTuple):
     parts: TensorParts | None = None
 
     def is_whole_for(self, tensor: Tensor, parts: TensorParts | None) -> bool:
-        """Returns whether a child's tensor with these heads, if they are known, takes all of it."""
+        """Returns whether a child's tensor with these heads, if they are known, takes all of it.
+
+        Plain heads of other sizes take the values of the same rows. Groups of query heads, and halves of rotary
+        heads, would be mixed.
+        """
         if is_lazy(self.tensor) or self.tensor.shape != tensor.shape:
             return False
-        return parts is None or not parts.are_like(self.parts) or parts == self.parts
+        if parts is None or self.parts is None or not parts.are_like(self.parts):
+            return True
+        return parts == self.parts or all(len(sizes) == _PLAIN for sizes in parts.sizes)
 
 
 class ChildTensor:

@@ -1,0 +1,265 @@
+"""Attentions of Hugging Face's and timm's models are inherited head by head.
+
+The models are made on the spot, with random weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nas.inheritance.attention import parts_of
+from nas.inheritance.inherit import Rules, inherit
+
+OWN = Rules(rest="own")
+pytestmark = pytest.mark.slow  # the libraries take many seconds to import
+SYMBOLS = torch.arange(6)[None]
+
+Sizes = tuple[int, int, int]
+"""Number of heads, of key and value heads, and the size of a head."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def transformers() -> Any:
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def llama(n_heads: int, n_keys: int, size: int, *, width: int = 16, kind: str = "Llama", **more: Any) -> Any:
+    """Returns a small decoder with rotary positions and fewer heads of keys than of queries."""
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=12, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=1,
+        num_attention_heads=n_heads, num_key_value_heads=n_keys, head_dim=size, max_position_embeddings=16, **more,
+    )  # fmt: skip
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+def gpt2(n_heads: int, size: int, **more: Any) -> Any:
+    """Returns a small GPT-2, whose weights are transposed and whose embedding is tied."""
+    import transformers
+
+    width = n_heads * size
+    config = transformers.GPT2Config(vocab_size=12, n_embd=width, n_head=n_heads, n_layer=1, n_positions=16, **more)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def bert(n_heads: int, size: int, kind: str = "Bert") -> Any:
+    """Returns a small encoder of BERT's layout."""
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=12, hidden_size=n_heads * size, num_attention_heads=n_heads, num_hidden_layers=1,
+        intermediate_size=2 * n_heads * size, max_position_embeddings=16,
+    )  # fmt: skip
+    return getattr(transformers, f"{kind}Model")(config).eval()
+
+
+def perturbed(model: nn.Module) -> nn.Module:
+    """Returns the model with random values in all parameters, also in biases and norms."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return model
+
+
+def blocks_of(state: dict[str, Tensor], name: str, dim: int, sizes: tuple[int, ...]) -> Tensor:
+    """Returns a tensor with the dimension of its heads first, split into these sizes."""
+    return state[name].movedim(dim, 0).unflatten(0, sizes)
+
+
+@pytest.mark.parametrize("child", [(6, 4), (2, 4), (4, 6), (4, 2), (3, 8)])
+def test_gpt2_is_split_into_queries_keys_values_and_heads(child: tuple[int, int]) -> None:
+    """A fused transposed projection is split on its outputs, and the head's embedding stays tied."""
+    parent, model = perturbed(gpt2(4, 4)), perturbed(gpt2(*child))
+    report = inherit(model, [parent], rules=OWN)
+
+    n, size, width = min(4, child[0]), min(4, child[1]), min(16, child[0] * child[1])
+    name = "transformer.h.0.attn.c_attn.weight"
+    found, expected = (blocks_of(of.state_dict(), name, 1, (3, *own)) for of, own in ((model, child), (parent, (4, 4))))
+    assert torch.equal(found[:, :n, :size, :width], expected[:, :n, :size, :width])
+    name = "transformer.h.0.attn.c_proj.weight"
+    found, expected = (blocks_of(of.state_dict(), name, 0, own) for of, own in ((model, child), (parent, (4, 4))))
+    assert torch.equal(found[:n, :size, :width], expected[:n, :size, :width])
+    assert report.summary()["n_new"] == 0
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert torch.equal(model.lm_head.weight[:, :width], parent.lm_head.weight[:, :width])
+
+
+@pytest.mark.parametrize("child", [(8, 4, 4), (4, 4, 4), (4, 1, 4), (8, 2, 8), (2, 1, 2)])
+def test_query_heads_stay_with_their_key_head(child: Sizes) -> None:
+    """Each key head is the donor's, with the donor's query heads, and each half of a rotary head is a half."""
+    donor = (4, 2, 4)
+    parent, model = perturbed(llama(*donor)), perturbed(llama(*child))
+    report = inherit(model, [parent], rules=OWN)
+
+    groups, per_key = min(donor[1], child[1]), min(donor[0] // donor[1], child[0] // child[1])
+    half = min(donor[2], child[2]) // 2
+    for name, dim in (("q_proj", 0), ("k_proj", 0), ("v_proj", 0), ("o_proj", 1)):
+        found, expected = (
+            blocks_of(of.state_dict(), f"model.layers.0.self_attn.{name}.weight", dim, (n_keys, -1, 2, size // 2))
+            for of, (_, n_keys, size) in ((model, child), (parent, donor))
+        )
+        taken = (slice(groups), slice(per_key if name[0] in "qo" else 1), slice(None), slice(half))
+        assert torch.equal(found[taken], expected[taken])
+        assert found[taken].numel() == round(
+            report.tensors[f"model.layers.0.self_attn.{name}.weight"].share * found.numel()
+        )
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3", "Mistral"])
+def test_more_heads_keep_the_function(kind: str) -> None:
+    """With rest=scaled more heads, also of keys, leave the logits as they were."""
+    parent, model = llama(4, 2, 4, kind=kind), llama(8, 4, 4, kind=kind)
+    inherit(model, [parent])
+
+    with torch.no_grad():
+        torch.testing.assert_close(model(SYMBOLS).logits, parent(SYMBOLS).logits)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Electra"])
+@pytest.mark.parametrize("child", [(3, 4), (2, 8), (1, 4)])
+def test_bert_is_inherited_by_head(kind: str, child: tuple[int, int]) -> None:
+    """Separate projections, and the output projection beside them, are sliced by head."""
+    parent, model = bert(2, 4, kind), bert(*child, kind)
+    report = inherit(model, [parent], rules=OWN)
+
+    n, size, width = min(2, child[0]), min(4, child[1]), min(8, child[0] * child[1])
+    prefix = "encoder.layer.0.attention"
+    for name, dim in (("self.query", 0), ("self.key", 0), ("self.value", 0), ("output.dense", 1)):
+        found, expected = (
+            blocks_of(of.state_dict(), f"{prefix}.{name}.weight", dim, own)
+            for of, own in ((model, child), (parent, (2, 4)))
+        )
+        assert torch.equal(found[:n, :size, :width], expected[:n, :size, :width])
+    assert report.summary()["n_new"] == 0
+
+
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def neox(size: int, share: float) -> Any:
+    """Returns a small GPT-NeoX with rotary positions in a share of each head."""
+    import transformers
+
+    config = transformers.GPTNeoXConfig(
+        vocab_size=12, hidden_size=2 * size, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8,
+        max_position_embeddings=16, rope_parameters={**ROPE, "partial_rotary_factor": share},
+    )  # fmt: skip
+    return transformers.GPTNeoXForCausalLM(config)
+
+
+def test_projections_fused_within_a_head_are_split() -> None:
+    """GPT-NeoX has query, key and value of a head beside each other; a quarter of each has rotary positions."""
+    parts = parts_of(neox(16, 0.25))
+
+    assert parts["gpt_neox.layers.0.attention.query_key_value.weight"].sizes == ((2, 3, 4, 2, 2),)
+    assert parts["gpt_neox.layers.0.attention.dense.weight"].sizes == ((2, 4, 2, 2),)
+
+
+def test_rotary_pairs_of_neighbors_are_not_halves() -> None:
+    """Cohere turns neighboring values, so a head is sliced from its first value on."""
+    parts = parts_of(llama(4, 2, 4, kind="Cohere"))
+
+    assert parts["model.layers.0.self_attn.q_proj.weight"].sizes == ((2, 2, 4),)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "ViT": lambda t: t.ViTModel(t.ViTConfig(**SMALL, image_size=8, patch_size=4)),
+    "T5": lambda t: t.T5Model(t.T5Config(vocab_size=12, d_model=8, d_kv=4, num_heads=2, d_ff=8, num_layers=1)),
+    "BART": lambda t: t.BartModel(
+        t.BartConfig(vocab_size=12, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                     decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8)
+    ),
+    "DistilBERT": lambda t: t.DistilBertModel(
+        t.DistilBertConfig(vocab_size=12, dim=8, n_heads=2, n_layers=1, hidden_dim=8)
+    ),
+    "Phi-3": lambda t: t.Phi3Model(t.Phi3Config(**SMALL, vocab_size=12, num_key_value_heads=1, pad_token_id=0)),
+    "Falcon": lambda t: t.FalconModel(t.FalconConfig(**SMALL, vocab_size=12, multi_query=False, num_kv_heads=2)),
+    "BLOOM": lambda t: t.BloomModel(t.BloomConfig(vocab_size=12, hidden_size=8, n_layer=1, n_head=2)),
+    "OPT": lambda t: t.OPTModel(t.OPTConfig(**SMALL, vocab_size=12, ffn_dim=8, word_embed_proj_dim=8)),
+    "CLIP": lambda t: t.CLIPTextModel(t.CLIPTextConfig(**SMALL, vocab_size=12)),
+    "Whisper": lambda t: t.WhisperModel(t.WhisperConfig(vocab_size=12, d_model=8, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8, pad_token_id=0)),
+    "GPT-2 with cross-attention": lambda t: t.GPT2Model(
+        t.GPT2Config(vocab_size=12, n_embd=8, n_head=2, n_layer=1, add_cross_attention=True)
+    ),
+}  # fmt: skip
+SMALL = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+PROJECTIONS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "c_attn",
+    "q_attn",
+    "qkv_proj",
+    "query_key_value",
+    "query",
+    "key",
+    "value",
+    "q_lin",
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_of_other_models_are_known(transformers: Any, name: str) -> None:
+    """Every projection of queries, keys and values is split into heads of size 4."""
+    model = MODELS[name](transformers)
+    parts = parts_of(model)
+
+    named = [
+        f"{path}.weight"
+        for path, _ in model.named_modules()
+        if path.rpartition(".")[2] in (*PROJECTIONS, "q", "k", "v")
+    ]
+    assert named
+    assert not [path for path in named if path not in parts]
+
+
+def timm_attention(n_heads: int, size: int, **more: Any) -> nn.Module:
+    """Returns timm's attention with a norm of queries and keys."""
+    layers = pytest.importorskip("timm.layers", reason="timm is not installed")
+    attention: nn.Module = layers.Attention(8, n_heads, size, qkv_bias=True, qk_norm=True, norm_layer=nn.LayerNorm)
+    return attention
+
+
+@pytest.mark.parametrize("child", [(3, 4), (2, 6), (1, 2)])
+def test_timms_fused_projection_is_split(child: tuple[int, int]) -> None:
+    """The parts and heads of ``qkv`` and the columns of ``proj`` come from the donor's."""
+    parent, model = perturbed(timm_attention(2, 4)), perturbed(timm_attention(*child))
+    report = inherit(model, [parent], rules=OWN)
+
+    n, size = min(2, child[0]), min(4, child[1])
+    for name, dim, n_parts in (("qkv.weight", 0, (3,)), ("qkv.bias", 0, (3,)), ("proj.weight", 1, (1,))):
+        found, expected = (
+            blocks_of(of.state_dict(), name, dim, (*n_parts, *own)) for of, own in ((model, child), (parent, (2, 4)))
+        )
+        assert torch.equal(found[:, :n, :size], expected[:, :n, :size])
+    assert report.summary()["n_new"] == 0
+
+
+@pytest.mark.parametrize("rotates_halves", [False, True])
+def test_timms_rotary_heads_are_known(rotates_halves: bool) -> None:
+    """Heads that rotate by halves are sliced within each half."""
+    layers = pytest.importorskip("timm.layers", reason="timm is not installed")
+    parts = parts_of(layers.AttentionRope(8, 2, rotate_half=rotates_halves))
+
+    assert parts["qkv.weight"].sizes[1] == ((2, 1, 2, 2) if rotates_halves else (2, 4))
+
+
+def test_timms_vision_transformer_gets_wider() -> None:
+    """No tensor of a vision transformer stays new, and its position embeddings are sliced by position and width."""
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    sizes = {"img_size": 8, "patch_size": 4, "depth": 1, "num_classes": 3}
+    parent, model = (
+        timm.models.VisionTransformer(**sizes, embed_dim=width, num_heads=n_heads)
+        for width, n_heads in ((8, 2), (12, 3))
+    )
+    report = inherit(model, [parent], rules=OWN)
+
+    assert report.summary()["n_new"] == 0
+    assert torch.equal(model.pos_embed[..., :8], parent.pos_embed)

@@ -440,7 +440,7 @@ def test_collections_and_a_kill_change_nothing(here: Path, api_url: str) -> None
         *("deterministic=true", "slots=2", "runner=processes", "budget.trials=16"),
     )
     collecting = ("storage.keep=last:1", "storage.max_gb=0.0001", "name=collecting")
-    with Command(here, *command, *collecting, PREFECT_API_URL=api_url) as killed:
+    with Command(here, *command, *collecting, forked=True, PREFECT_API_URL=api_url) as killed:
         until(lambda: len(list(here.glob("heirloom/collecting/trials/*.result.json"))) >= 7, what="seven results")
         killed.kill()
     again = run(here, *command, *collecting, PREFECT_API_URL=api_url)

@@ -77,7 +77,7 @@ def test_a_killed_worker_costs_no_job(here: Path, api_url: str, between: bool) -
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, "runner=processes", "slots=1", "budget.trials=5")
     slow = ("problem.pause=1",) if between else ("problem.seconds=1",)
-    with Command(here, *plan, *slow, PREFECT_API_URL=api_url) as driver:
+    with Command(here, *plan, *slow, forked=True, PREFECT_API_URL=api_url) as driver:
         if between:
             until(lambda: list(here.glob("between-*")), what="a pause between two trials")
             [mark] = here.glob("between-*")
@@ -120,7 +120,7 @@ def test_interruption_and_resumption(here: Path, api_url: str) -> None:
     """Ctrl-C while jobs run: status 130, and the same command ends the search with the same jobs."""
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, "runner=processes", "slots=2", "budget.trials=8", "problem.seconds=0.5")
-    with Command(here, *plan, PREFECT_API_URL=api_url) as driver:
+    with Command(here, *plan, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: len(list((search / "trials").glob("*.result.json"))) >= 3, what="three results")
         os.kill(driver.process.pid, 2)
         first = driver.wait()

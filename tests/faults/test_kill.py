@@ -89,7 +89,7 @@ def n_starts(search: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "n_kills"),
-    [(SEARCH, 10), ((*SEARCH, *JOBS), 5), (SUPERNET, 3), (ALPHAS, 2)],
+    [(SEARCH, 6), ((*SEARCH, *JOBS), 3), (SUPERNET, 3), (ALPHAS, 2)],
     ids=["plain", "jobs", "supernet", "alphas"],
 )
 def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], n_kills: int) -> None:
@@ -103,9 +103,9 @@ def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], 
     torn = here / "heirloom" / "torn"
     for kill in range(int(os.environ.get("HEIRLOOM_N_KILLS") or n_kills)):
         proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
-        with Command(here, *given, "name=torn", PREFECT_API_URL=api_url) as command:
-            if kill % 5 == 4:  # while it starts
-                time.sleep(rng.uniform(0.5, 4.0))
+        with Command(here, *given, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
+            if kill % 3 == 2:  # while it starts
+                time.sleep(rng.uniform(0.1, 2.0))
             else:
                 until(lambda: n_starts(torn) > started or command.process.poll() is not None, what="a start")  # noqa: B023
                 time.sleep(rng.uniform(0.0, 1.0))
@@ -154,7 +154,7 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
     """After kill -9 of a worker its trial runs as attempt 2, and a message reports the loss."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=2", "finalists=1")
-    with Command(here, *command, "problem.seconds=1", PREFECT_API_URL=api_url) as driver:
+    with Command(here, *command, "problem.seconds=1", forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_starts(search) == 1, what="a start")
         started = records(search).read("trials/000000.start-1.json")
         assert started is not None
@@ -173,10 +173,10 @@ def test_a_killed_driver_does_not_count_as_a_lost_worker(here: Path, api_url: st
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
-        with Command(here, *overrides, "problem.seconds=1.5", PREFECT_API_URL=api_url) as driver:
+        with Command(here, *overrides, "problem.seconds=1.5", forked=True, PREFECT_API_URL=api_url) as driver:
             until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
             driver.kill()
-    with Command(here, *overrides, "problem.seconds=1.5", PREFECT_API_URL=api_url) as driver:
+    with Command(here, *overrides, "problem.seconds=1.5", forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_starts(search) == 3, what="a start")
         started = records(search).read("trials/000000.start-3.json")
         assert started is not None

@@ -91,7 +91,7 @@ def check(torn: Path, calm: Path, resumed: list[int]) -> None:
 def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
     """After kill -9 of a worker the next attempt resumes from the last save, with and without a parent."""
     torn = here / "heirloom" / "torn"
-    with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+    with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
         for trial in (0, 3):
             until(lambda: reached(torn, trial, 4), what="a fourth save")  # noqa: B023
             os.kill(pid_of(torn, trial), signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[C
     torn = here / "heirloom" / "torn"
     for trial in (0, 2):
         hold_both(here, trial)
-        with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+        with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             wait_for_both(here, trial)
             end(command)
         assert saved(torn, trial)
@@ -139,7 +139,7 @@ def test_a_damaged_newest_save(here: Path, calm: Path, api_url: str) -> None:
     """If a crash damaged the newest save, the trial resumes from the one before, and the log names it."""
     torn = here / "heirloom" / "torn"
     hold_both(here, 0)
-    with Command(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url) as command:
+    with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
         wait_for_both(here, 0)
         command.kill()
         until(lambda: not command.leftovers(), 5, what="the end of all processes")
@@ -166,7 +166,7 @@ def test_a_failed_trial_leaves_nothing(here: Path, api_url: str, overrides: tupl
     """When a trial ends for good, in its worker or in the driver, its resume points are deleted."""
     search = here / "heirloom" / "mine"
     command = (*SEARCH, "name=mine", *overrides, "budget.trials=1", "slots=1", "problem.seconds=1")
-    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
+    with Command(here, *command, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: reached(search, 0, 2), what="a second save")
         if reason == "lost":
             os.kill(pid_of(search, 0), signal.SIGKILL)

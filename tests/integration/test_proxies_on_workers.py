@@ -376,12 +376,12 @@ def test_kills_leave_no_trace(here: Path, api_url: str) -> None:
     """A driver killed while candidates are scored, at two moments, ends with an uninterrupted search's table."""
     slow = (*SCREENED, *SHORT, "+problem.seconds=0.5", "deterministic=true", "slots=2", "runner=processes")
     for kill in range(2):
-        with Command(here, *slow, "name=torn", PREFECT_API_URL=api_url) as command:
+        with Command(here, *slow, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             folder = here / "heirloom" / "torn" / "trials"
             until(lambda: len(list(folder.glob("*.proposal.json"))) > kill, what="a proposal")  # noqa: B023
             time.sleep(0.25)
             command.kill(to_group=kill % 2 == 0)
-    last = run(here, *slow, "name=torn", PREFECT_API_URL=api_url)
+    last = run(here, *slow, "name=torn", forked=True, PREFECT_API_URL=api_url)
     calm = run(here, *slow, "name=calm", PREFECT_API_URL=api_url)
 
     assert last.status == calm.status == 0, last.err

@@ -92,17 +92,12 @@ def mutants(space: ParameterSpace, point: dict[str, Any], n: int = 300) -> list[
 
 
 @given(spaces, rngs)
-def test_samples_are_valid(space: ParameterSpace, rng: random.Random) -> None:
-    """Each sampled point lies in the space."""
-    space.validate(space.sample(rng))
-
-
-@given(spaces, rngs)
-def test_samples_are_plain(space: ParameterSpace, rng: random.Random) -> None:
-    """A sampled point consists of plain Python types, and JSON gives it back unchanged and valid."""
+def test_samples_are_valid_and_plain(space: ParameterSpace, rng: random.Random) -> None:
+    """A sampled point is valid, consists of plain Python types, and JSON gives it back unchanged and valid."""
     point = space.sample(rng)
     back = json.loads(json.dumps(point))
 
+    space.validate(point)
     assert is_json(point)
     assert back == point
     assert point_key(back) == point_key(point)

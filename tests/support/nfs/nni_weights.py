@@ -13,29 +13,21 @@ sys.path.insert(0, str(HERE.parents[2]))
 
 
 def main() -> None:
-    found = {"3 killed": experiment(3, is_killed=True), "16": experiment(16, is_killed=False)}
-    print(json.dumps(found))
-
-
-def experiment(concurrency: int, *, is_killed: bool) -> dict[str, object]:
-    """How an experiment ended, and what its trials are."""
+    """Runs an experiment whose driver is killed, and prints how it ended and what its trials are."""
     from tests.support.commands import Command, run, until
 
-    name, temporary = f"at-{concurrency}", os.environ["TMPDIR"]
-    folder = Path(temporary) / name
+    temporary = os.environ["TMPDIR"]
+    folder = Path(temporary) / "experiment"
     shutil.copytree(HERE / "nni_sharing", folder)
-    config = folder / "config.yml"
-    config.write_text(config.read_text().replace("trialConcurrency: 3", f"trialConcurrency: {concurrency}"))
-    root = Path(os.environ["NFS_A"]) / "heirloom"
-    line = ("--config", "config.yml", "--root", str(root), f"name={name}")
+    search = Path(os.environ["NFS_A"], "heirloom", "sharing")
+    line = ("--config", "config.yml", "--root", str(search.parent), f"name={search.name}")
     changes = {"HEIRLOOM_CACHE": f"{temporary}/cache"}
     changes |= {"SHARE_WRITE": os.environ["NFS_A"], "SHARE_READ": os.environ["NFS_B"]}
-    if is_killed:
-        with Command(folder, *line, module="flows.nni", **changes) as command:
-            until(lambda: len(list(root.glob(f"{name}/trials/*.result.json"))) >= 4, 240)
-            command.kill(to_group=False)
-    done = run(folder, *line, module="flows.nni", timeout_s=400, **changes)
-    return {"status": done.status, "out": done.out, "err": done.err, "trials": trials(root / name)}
+    with Command(folder, *line, module="flows.nni", **changes) as command:
+        until(lambda: len(list(search.glob("trials/*.result.json"))) >= 4, 240)
+        command.kill(to_group=False)
+    done = run(folder, *line, module="flows.nni", forked=False, timeout_s=400, **changes)
+    print(json.dumps({"status": done.status, "err": done.err, "trials": trials(search)}))
 
 
 def trials(folder: Path) -> list[dict[str, object]]:

@@ -132,8 +132,8 @@ def test_networks_grow(tmp_path: Path) -> None:
     assert min(map(float, trained)) > 0.85
     for name, printed, n_trials in (
         ("grown", grown, 14),
-        ("crossed", crossed, 12),
-        ("drawn", drawn, 8),
+        ("crossed", crossed, 10),
+        ("drawn", drawn, 6),
         ("again", again, 6),
     ):
         found = re.search(summary.format(name), printed, re.MULTILINE)

@@ -27,6 +27,7 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.spaces.supernet import SupernetSpace
+from nas.spaces.transformer import TransformerSpace
 from nas.stoppers.base import Stopper
 from nas.testing import (
     check_blob_store,
@@ -59,6 +60,7 @@ SPACE = ParameterSpace(
         "head": {"kind": Choice("linear", "mlp"), "bias": True},
     }
 )
+TRANSFORMERS = TransformerSpace((1, 3), parameters={"rate": Float(1e-3, 1e-1, log=True)})
 SMALL = ParameterSpace({"a": Choice(1, 2), "b": Choice("x", "y")})
 
 
@@ -125,12 +127,13 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
         rng = random.Random(0)
         changes["points"] = [space.sample(rng) for _ in range(80)]
 
-    check_tuner(spec(TUNERS[name], **changes), SupernetSpace(space) if name in ONE_SHOT else space, METRICS)
+    own = SupernetSpace(space) if name in ONE_SHOT else TRANSFORMERS if name == "autogrow" else space
+    check_tuner(spec(TUNERS[name], **changes), own, METRICS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [name for name in TUNERS if name != "batch"])
+@pytest.mark.parametrize("name", [name for name in TUNERS if name not in ("autogrow", "batch")])
 def test_tuner_under_a_constraint(name: str) -> None:
     """With any tuner, no trial exceeds the limit, and the search has its number of trials."""
     proxies = {"proxies": ["size"]} if name == "screened" else {}

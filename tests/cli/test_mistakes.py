@@ -19,7 +19,7 @@ Mistakes = dict[str, Future[tuple[Path, Done]]]
 DEBUG = (*TIMED, "runner=debug", "budget.trials=2")
 NO_TUNER = TIMED[1:]
 TUNERS = (
-    "anneal, auto, batch, cmaes, darts, darts_pt, drnas, enas, evolution, gdas, gp, grid, metis, "
+    "anneal, auto, autogrow, batch, cmaes, darts, darts_pt, drnas, enas, evolution, gdas, gp, grid, metis, "
     "network_morphism, nsga2, pbt, random, reinforce, rsps, screened, smac, spos, supernet, tpe"
 )
 MISTAKES = {

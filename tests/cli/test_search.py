@@ -327,7 +327,7 @@ def test_help_is_fast_and_complete(here: Path) -> None:
     assert done.status == 0
     assert help_s < bare_s + 1
     assert done.err == ""
-    first = "anneal|auto|batch|cmaes|darts|darts_pt|drnas|enas|evolution|gdas|gp|grid|metis|network_morphism"
+    first = "anneal|auto|autogrow|batch|cmaes|darts|darts_pt|drnas|enas|evolution|gdas|gp|grid|metis|network_morphism"
     assert f"+tuner={first}|nsga2|pbt|random|reinforce|rsps|screened|smac|spos|supernet|tpe" in done.out
     assert "deterministic: false # the same final table on every run, kills included" in done.out
     assert "storage.options.KEY=VALUE" in done.out

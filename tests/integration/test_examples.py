@@ -19,6 +19,7 @@ import torch
 from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from tests.support.squad_file import write_squad
 
 ROOT = Path(__file__).parents[2]
 BRING = ROOT / "examples" / "02_bring_your_problem"
@@ -28,6 +29,7 @@ GROWING = ROOT / "examples" / "07_networks_that_grow"
 SMALL = ROOT / "examples" / "08_small_then_large"
 SUPERNET = ROOT / "examples" / "10_your_own_supernet"
 ELASTIC = ROOT / "examples" / "11_elastic_language_model"
+GA_SQUAD = ROOT / "examples" / "11_ga_squad"
 
 PREDICT = """
 import json, sys
@@ -207,6 +209,33 @@ def test_sizes_of_a_transformer_by_one_training(monkeypatch: pytest.MonkeyPatch,
     assert found.export is not None
     program = torch.export.load(str(Path(found.export) / "program.pt2")).module()
     assert program(torch.zeros(2, 32, dtype=torch.int64)).shape == (2, 32, 128)
+
+
+def test_ga_squad_runs_under_nni(tmp_path: Path) -> None:
+    """NNI's tuner gets its results, children restore their parents' layers, and the lineage shows the family."""
+    here = tmp_path / "here"
+    shutil.copytree(GA_SQUAD, here, ignore=shutil.ignore_patterns("__pycache__"))
+    write_squad(here / "squad.json")
+    config = (here / "config.yml").read_text()
+    for name, value in (("maxTrialNum", 5), ("population_size", 3), ("trialConcurrency", 1)):
+        config = re.sub(rf"{name}: \d+", f"{name}: {value}", config)
+    (here / "config.yml").write_text(config)
+    (command,) = commands(GA_SQUAD / "README.md")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*command.split(), "runner=debug"],
+        cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT)), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    (search,) = (here / "heirloom").iterdir()
+    trials = Records(open_root(str(search))).load()[0]
+    assert [trial.state for trial in trials] == ["COMPLETE"] * 5
+    assert [bool(trial.parents) for trial in trials] == [False, False, False, True, True]
+    for trial in trials[3:]:
+        parent = trials[int(trial.parents[0])]
+        assert trial.point["restore_dir"] == parent.point["save_dir"]
+        assert {"passage", "question"} <= {*trial.point["shared_id"]}
 
 
 def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:

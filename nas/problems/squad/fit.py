@@ -32,10 +32,10 @@ class Fit:
     rules: Rules
     report: InheritanceReport | None
 
-    def set_rate(self, step: int, n_steps: int) -> None:
-        """Sets the learning rate of a step, with the rules' warm-up after an inheritance."""
+    def set_rate(self, step: int, done: float) -> None:
+        """Sets the learning rate after a share of the training, with the rules' warm-up after an inheritance."""
         has_inherited = self.report is not None and self.report.share > 0
-        share = falling(step / n_steps) * (self.rules.warm_up(step) if has_inherited else 1.0)
+        share = falling(done) * (self.rules.warm_up(step) if has_inherited else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * share
 
@@ -75,7 +75,8 @@ def fit(training: Fit, questions: Sequence[Question], n_epochs: int, run: TrialR
         if training.report is not None:
             set_frozen(network, training.report, training.rules, epoch - 1)
         for place, batch in enumerate(epoch_batches(lengths, BATCH_SIZE, shuffling)):
-            training.set_rate((epoch - 1) * n_batches + place, n_epochs * n_batches)
+            step = (epoch - 1) * n_batches + place
+            training.set_rate(step, step / (n_epochs * n_batches))
             training.step([known[index] for index in batch], run.device)
         yield epoch
         if epoch < n_epochs:

@@ -104,11 +104,9 @@ def show_fixed(given: argparse.Namespace) -> None:
         print(f"mean {name} {fmean(row[name] for row in rows):.2f}")
 
 
-def retrain(problem: SquadProblem, trial: Trial, root: str, name: str) -> dict[str, float]:
+def retrain(problem: SquadProblem, trial: Trial) -> dict[str, float]:
     """Trains a trial's point again with its seed and policies, without a donor."""
-    files_ = open_root(root).subfolder(name)
-    run = TrialRun(trial, files_, resume_every_s=float("inf"))
-    torch.set_num_threads(1)
+    run = TrialRun(trial, open_root(f"memory://reading-{trial.number}"), resume_every_s=float("inf"))
     try:
         seed_everything(trial.seed)
         return problem.train(run)
@@ -137,7 +135,7 @@ def show_pairs(given: argparse.Namespace) -> None:
         trial = lineage[n_trials - 1]
         if not trial.is_finished or trial.donor is None:
             continue
-        without = retrain(problem, trial, given.root, name)["f1"]
+        without = retrain(problem, trial)["f1"]
         pairs.append((trial.metrics["f1"], without))
         about = f"inherited {trial.inherited:.2f}; ancestors {n_ancestor_epochs(lineage, trial)} epochs"
         print(f"trial {trial.number}: f1 {pairs[-1][0]:.2f} with, {without:.2f} without; {about}", flush=True)

@@ -24,8 +24,8 @@ DOCUMENTS = [
 ]
 MAX_COLUMNS = 120
 MAX_WORDS_OF_DOCS = 18_500
-"""15,000 for features until November 2026, 1,000 for clusters, 1,000 for ways to them, 1,000 for one-shot search, 500 for
-networks that read."""
+"""15,000 for features until November 2026, 1,000 for clusters, 1,000 for ways to them, 1,000 for one-shot search,
+500 for networks that read."""
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -29,7 +29,7 @@ GROWING = ROOT / "examples" / "07_networks_that_grow"
 SMALL = ROOT / "examples" / "08_small_then_large"
 SUPERNET = ROOT / "examples" / "10_your_own_supernet"
 ELASTIC = ROOT / "examples" / "11_elastic_language_model"
-GA_SQUAD = ROOT / "examples" / "11_ga_squad"
+GA_SQUAD = ROOT / "examples" / "13_ga_squad"
 
 PREDICT = """
 import json, sys

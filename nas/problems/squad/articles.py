@@ -152,5 +152,8 @@ def _from_npz(content: bytes) -> tuple[list[str], NDArray[np.float32]]:
 
 
 def _from_text(content: bytes) -> tuple[list[str], NDArray[np.float32]]:
-    rows = [line.split(" ") for line in content.decode().splitlines()]
+    """Returns the words and vectors of GloVe's text. Some of its words hold spaces."""
+    lines = [line for line in content.decode().split("\n") if line]
+    size = lines[0].count(" ") if lines else 0
+    rows = [line.rsplit(" ", size) for line in lines]
     return [row[0] for row in rows], np.array([row[1:] for row in rows], np.float32)

@@ -115,7 +115,7 @@ def test_best_span_is_in_order_and_short() -> None:
 
 def test_vectors_are_fixed(file: Path, tmp_path: Path, train: Train) -> None:
     """Given vectors, as npz or as GloVe's text with gzip, are a part of the weights that training keeps."""
-    words, vectors = ["sold", "paris"], np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    words, vectors = ["sold", "new york"], np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     np.savez(tmp_path / "v.npz", words=np.array(words), vectors=vectors)
     text = "\n".join(" ".join([word, *map(str, row)]) for word, row in zip(words, vectors, strict=True))
     (tmp_path / "v.txt.gz").write_bytes(gzip.compress(text.encode()))

@@ -1,4 +1,4 @@
-"""Networks that read SQuAD: a fixed one, children with and without inheritance, and an hour of evolution.
+"""SQuAD: a fixed network, children with and without inheritance, and an hour of evolution.
 
 How to run it from the root of the repository; ``DIR`` holds ``squad`` and ``glove``::
 

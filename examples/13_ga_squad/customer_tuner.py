@@ -59,7 +59,7 @@ class CustomerTuner(Tuner):
         }
 
     def child(self):
-        """The loser of a tournament of two leaves the population; the winner has a child."""
+        """Removes the loser of a tournament of two, and returns a child of the winner."""
         pair = self.rng.sample(self.population, 2)
         pair.sort(key=lambda one: one.result)
         self.population.remove(pair[0])

@@ -1,4 +1,4 @@
-"""The trial of ga_squad in torch: restores the shared layers, trains for some epochs, and saves all layers."""
+"""The trial of ga_squad in torch: restores shared layers, trains and saves all layers."""
 
 import argparse
 import os

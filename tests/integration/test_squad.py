@@ -17,7 +17,7 @@ FILES = {
     "vectors_file": DATA / "glove" / "glove_twitter_25d_subset.npz",
 }
 SEARCH = (
-    "+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=2", "problem=squad", "problem.n_questions=640",
+    "+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=2", "problem=squad", "problem.n_questions=320",
     "policy=search_only", "budget.trials=4", "runner=debug", "device=cpu", "threads=1",
 )  # fmt: skip
 
@@ -27,7 +27,7 @@ def test_networks_read_real_questions(here: Path) -> None:
     """Children inherit by name, and each trial has scores and answers to the first 1,000 validation questions."""
     if not all(path.exists() for path in FILES.values()):
         pytest.skip(f"no SQuAD or GloVe in {DATA}; set HEIRLOOM_DATA to the folder that holds squad/ and glove/")
-    done = run(here, *SEARCH, *(f"problem.{name}={path}" for name, path in FILES.items()))
+    done = run(here, *SEARCH, *(f"problem.{name}={path}" for name, path in FILES.items()), timeout_s=500.0)
 
     assert done.status == 0, done.err
     search = only_search(here)

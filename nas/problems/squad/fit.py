@@ -33,7 +33,7 @@ class Fit:
     report: InheritanceReport | None
 
     def set_rate(self, step: int, done: float) -> None:
-        """Sets the learning rate after a share of the training, with the rules' warm-up after an inheritance."""
+        """Sets the learning rate after a share of the training, with the rules' warm-up."""
         has_inherited = self.report is not None and self.report.share > 0
         share = falling(done) * (self.rules.warm_up(step) if has_inherited else 1.0)
         for group in self.optimizer.param_groups:

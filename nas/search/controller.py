@@ -14,18 +14,15 @@ A trial that exceeds its own timeout is killed by its worker pool (``nas.executo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
-from nas.core.lineage import Lineage
 from nas.core.metric import finite_metrics
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.supernet import is_epoch
 from nas.core.trial import OnMissingWeights, Proposal, Reason, Trial
-from nas.core.validation import short_repr
 from nas.executors.events import (
     Event,
     ExecutorFailed,
@@ -46,7 +43,6 @@ from nas.executors.events import (
 from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
 from nas.search.admission import AdmissionRules, admit, check_recorded, check_suggested, repeat, retrain
-from nas.search.budget.durations import Kind
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -57,6 +53,7 @@ from nas.search.jobs import JobScheduler
 from nas.search.pending_proxies import PendingProxies
 from nas.search.proposal_log import ProposalLog
 from nas.search.slots import SlotPool
+from nas.search.stop_decision import decides_stop
 from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
 from nas.storage.maintenance.gc.collector import GarbageCollector
@@ -177,8 +174,6 @@ class SearchController:
             deterministic=settings.deterministic,
         )
         self._failures = FailureStreak(settings.max_failures)
-        self._ask_without_time: tuple[int, int] | None = None
-        """The index of a proposal without time for it, and the number of results before it."""
         self._scores = scores or ProxyScores()
         self._proxies = PendingProxies(
             self._scores, self._slots, executor, max_attempts=settings.max_attempts, observe=observe
@@ -256,7 +251,7 @@ class SearchController:
 
     def restore(self, stage: Stage) -> None:
         """Restores the proposals and jobs of the search stage from its trials."""
-        self._ask_without_time = None
+        self._enforcer.allow_asks()
         self._proposals.restore(stage.name)
         self._jobs.restore(self._proposals.in_stage())
 
@@ -264,7 +259,7 @@ class SearchController:
         """Returns whether the budget allows another trial of the search stage."""
         if not self._settings.budget.allows_trial(self._proposals.n_proposed):
             return False
-        if not self._has_time(stage, after_ask=True) or not self._has_time_for_known(stage):
+        if not self._enforcer.may_ask(stage, self._waiting_in(stage), self._proposals.next_ask):
             return False
         return self._allows_new_job() or self._jobs.has_active
 
@@ -298,19 +293,6 @@ class SearchController:
         """Returns whether the trial belongs to the search stage."""
         return trial.stage == self._proposals.stage
 
-    def _has_time(self, stage: Stage, *, after_ask: bool = False, kind: Kind | None = None) -> bool:
-        if not self._settings.budget.is_timed:
-            return True
-        return self._enforcer.may_start(stage, len(self._waiting_in(stage)), after_ask=after_ask, kind=kind)
-
-    def _has_time_for_known(self, stage: Stage) -> bool:
-        """Returns whether there is time for the waiting trials and the tuner's next proposal."""
-        if not self._settings.budget.is_timed:
-            return True
-        if self._ask_without_time == (self._proposals.n_proposed, self._proposals.n_learned):
-            return False
-        return all(self._enforcer.may_start(stage, kind=trial.policies) for trial in self._waiting_in(stage))
-
     def _allows_new_job(self) -> bool:
         """Returns whether the budget allows a new job."""
         return self._settings.budget.allows_job(self._jobs.n_started)
@@ -337,9 +319,9 @@ class SearchController:
         if isinstance(answer, Proposal) and self._settings.jobs.requests_trials:
             answer = replace(answer, relative_duration=1)  # a job of many trials keeps its slot
         trial = admit(answer, stage, index, self.trials, self._rules)
-        if self._stateful is None and not self._has_time(stage, kind=trial.policies):
-            self._ask_without_time = (index, self._proposals.n_learned)
-            return True  # it needs more time than is left; a later session with more time asks again
+        waiting, ask = self._waiting_in(stage), self._proposals.next_ask
+        if self._stateful is None and not self._enforcer.may_propose(stage, waiting, trial, ask):
+            return True
         trial = replace(trial, learned=self._proposals.take_new_results(n_shown), job=job)
         self._propose(trial)
         self._scores.clear()
@@ -402,7 +384,7 @@ class SearchController:
         trained = {trial.parents[0] for trial in in_stage if trial.parents and not trial.reached_deadline}
         remaining = [parent for parent in finalists if parent.number not in trained]
         self._check_recorded(remaining)
-        n_slots = self._slots_per_trial(n_trials, len(self._waiting_in(stage)) + len(remaining))
+        n_slots = self._slots_per_trial(n_trials, len(list(self._waiting_in(stage))) + len(remaining))
         while True:
             self.collect_garbage()
             self._enforce_budget(stage)
@@ -415,7 +397,7 @@ class SearchController:
             if self._slots.n_active:
                 self._handle(self._next_event(stage))
             elif (len(self.trials), len(self._waiting)) == before:  # else a submitted one failed at once
-                return not (remaining or self._waiting_in(stage))
+                return not remaining and not any(True for _ in self._waiting_in(stage))
 
     def _slots_per_trial(self, n_trials: int | None, n_remaining: int) -> int:
         """Returns the number of slots whose torch threads each trial of a later stage gets."""
@@ -434,9 +416,9 @@ class SearchController:
 
     # ---- submitting trials
 
-    def _waiting_in(self, stage: Stage) -> list[Trial]:
-        """Returns the waiting trials of a stage, in the order of the queue."""
-        return [trial for trial in map(self.trials.__getitem__, self._waiting) if trial.stage == stage.name]
+    def _waiting_in(self, stage: Stage) -> Iterator[Trial]:
+        """Yields the waiting trials of a stage, in the order of the queue."""
+        return (trial for trial in map(self.trials.__getitem__, self._waiting) if trial.stage == stage.name)
 
     def _parent_in_plan(self, trial: Trial) -> Trial | None:
         """Returns the trial that a trial of a later stage retrains, or None."""
@@ -461,7 +443,7 @@ class SearchController:
 
         A trial that may have crashed the driver runs first and alone. Each trial gets the torch threads of ``n_slots``.
         """
-        waiting = self._waiting_in(stage)
+        waiting = list(self._waiting_in(stage))
         isolated = self._crash_tracker.to_isolate(t.number for t in waiting if self._can_start(stage, t))
         running, n_without_slot = self._slots.running, 0
         for number in isolated or [trial.number for trial in waiting]:
@@ -470,7 +452,7 @@ class SearchController:
             trial = self.trials[number]
             if not self._is_ready(trial):
                 continue
-            if (slot := self._free_slot(trial)) is None:
+            if (slot := self._jobs.slot_for(trial, is_search=self._is_search(trial))) is None:
                 n_without_slot += 1
                 continue
             if not self._has_time_to_start(stage, trial):
@@ -479,17 +461,6 @@ class SearchController:
             self._submit(trial, slot, n_slots)
         if n_without_slot:
             self._jobs.free_slots(n_without_slot)
-
-    def _free_slot(self, trial: Trial) -> int | None:
-        if (slot := self._jobs.waiting_slot(trial)) is not None:
-            return slot
-        if self._settings.deterministic:
-            slot = trial.index % self._executor.slots
-            if self._slots.is_free(slot):
-                return slot
-            if self._settings.jobs.requests_trials or not self._is_search(trial):
-                return None  # else a longer trial is on the slot
-        return self._slots.first_free()
 
     def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:
         if self._crash_tracker.must_fail(trial.number):
@@ -500,10 +471,7 @@ class SearchController:
         results = self._proposals.possible_donors(trial)
         resolved = self._donors.resolve(trial, slot, results, is_retraining=not is_search)
         if resolved.missing is not None:
-            is_strict = self._settings.on_missing_weights == "fail"
-            needs = "a supernet epoch needs them" if is_epoch(trial) else "SKIP_TRAIN trains none"
-            why = " (on_missing_weights=fail)" if is_strict else f", and {needs}"
-            self._fail(trial, Reason.PARENT, f"donor {resolved.missing} has no weights{why}")
+            self._fail(trial, Reason.PARENT, self._donors.error(trial, resolved.missing))
             return
         attempt = self._attempts[trial.number] = self._attempts.get(trial.number, 0) + 1
         inheritance = {"replaced": resolved.replaced} if resolved.replaced else {}
@@ -659,30 +627,8 @@ class SearchController:
         if event.answer is not None:
             stop = False
             if self._stopper is not None and self._is_search(trial):
-                stop = _decision(self._stopper.should_stop(self._lineage_for_stopper(trial), trial), self._stopper)
+                stop = decides_stop(self._stopper, self._proposals.lineage_for_stopper(trial), trial)
             event.answer(stop)
-
-    def _lineage_for_stopper(self, trial: Trial) -> Lineage:
-        """Returns all other trials, or, if deterministic, the results that the trial's proposal saw."""
-        if self._settings.deterministic:
-            return self._proposals.lineage_before(trial)
-        return self._proposals.lineage(without=trial.number)
 
     def _interrupt(self) -> None:
         interrupt_trials(self._executor, self._slots, self.trials, self._observe)
-
-
-def _decision(answer: object, stopper: Stopper) -> bool:
-    """Returns a stopper's answer as a bool.
-
-    Numpy's bools and tensors of one value count: workers wait for a bool.
-    """
-    try:
-        value = answer.item() if hasattr(answer, "item") else answer
-    except (ValueError, RuntimeError):  # it has many values
-        value = answer
-    if not isinstance(value, bool):
-        raise SearchFailedError(
-            f"stopper {type(stopper).__name__} answered {short_repr(answer)}; it must answer True or False"
-        )
-    return value

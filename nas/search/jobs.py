@@ -152,10 +152,18 @@ class JobScheduler:
 
     # ---- slots
 
-    def waiting_slot(self, trial: Trial) -> int | None:
-        """Returns the slot on which the trial's job waits, or None."""
+    def slot_for(self, trial: Trial, *, is_search: bool) -> int | None:
+        """Returns the slot on which the trial's job waits, else a free one, or None."""
         holder = self._slots.holder(trial.job)
-        return holder.slot if holder is not None and self._slots.is_waiting(holder) else None
+        if holder is not None and self._slots.is_waiting(holder):
+            return holder.slot
+        if not self._deterministic:
+            return self._slots.first_free()
+        slot = trial.index % self._slots.n
+        if self._slots.is_free(slot):
+            return slot
+        has_any_slot = is_search and not self.plan.requests_trials  # a longer trial is on its own
+        return self._slots.first_free() if has_any_slot else None
 
     def assignment(self, trial: Trial, donors: Sequence[DonorWeights], *, is_search: bool) -> Assignment:
         """Returns the assignment for the executor, and lets the job keep the trial's slot."""

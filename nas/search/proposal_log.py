@@ -81,9 +81,9 @@ class ProposalLog:
         return "" if self._tuner is None else self._tuner.stop_reason(self.lineage())
 
     @property
-    def n_learned(self) -> int:
-        """The number of results that the tuner may learn."""
-        return len(self._log)
+    def next_ask(self) -> tuple[int, int]:
+        """The index of the next proposal, and the number of results that it may show."""
+        return self.n_proposed, len(self._log)
 
     @property
     def may_be_asked(self) -> bool:
@@ -199,13 +199,15 @@ class ProposalLog:
         """Returns the lowest number of a trial of the stage without a result."""
         return next(iter(self._pending), None)
 
-    def lineage(self, *, without: int | None = None) -> Lineage:
-        """Returns all results so far and the pending trials, except the trial ``without``."""
-        return self._log.view(pending=[t for t in self._pending.values() if t.number != without])
+    def lineage(self) -> Lineage:
+        """Returns all results so far and the pending trials."""
+        return self._log.view(pending=self._pending.values())
 
-    def lineage_before(self, trial: Trial) -> Lineage:
-        """Returns the results that the tuner had seen when it proposed this trial."""
-        return self._log.view(self._n_seen_by_index[trial.index])
+    def lineage_for_stopper(self, trial: Trial) -> Lineage:
+        """Returns all other trials or, if deterministic, the results that the trial's proposal saw."""
+        if self._order is not None:
+            return self._log.view(self._n_seen_by_index[trial.index])
+        return self._log.view(pending=[t for t in self._pending.values() if t.number != trial.number])
 
     def possible_donors(self, trial: Trial) -> Sequence[Trial]:
         """Returns all results or, if deterministic, those that the trial's proposal saw."""

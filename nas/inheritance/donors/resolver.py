@@ -89,6 +89,12 @@ class DonorResolver:
         donors = tuple(DonorWeights(donor, checkpoint) for donor, checkpoint in found.items())
         return ResolvedDonors(donors, replaced)
 
+    def error(self, trial: Trial, missing: Donor) -> str:
+        """Returns the message of a trial that fails because of its missing donor."""
+        needs = "a supernet epoch needs them" if is_epoch(trial) else "SKIP_TRAIN trains none"
+        is_strict = self._on_missing_weights == "fail"
+        return f"donor {missing} has no weights{' (on_missing_weights=fail)' if is_strict else f', and {needs}'}"
+
     def _must_keep_donor(self, trial: Trial, *, is_retraining: bool) -> bool:
         """Returns whether the trial fails without its donor's weights.
 

@@ -53,6 +53,7 @@ class BudgetEnforcer:
         self._kinds: dict[int, Kind] = {}
         self._stop_sent_s: dict[int, float] = {}
         self._noticed: set[str] = set()
+        self._refused_ask: tuple[int, int] | None = None
 
     def add_result(self, trial: Trial) -> None:
         """Adds a finished trial of this session or an earlier one."""
@@ -73,6 +74,39 @@ class BudgetEnforcer:
         self._started_s[trial.number] = self._executor.now_s()
         self._kinds[trial.number] = trial.policies
         self._stop_sent_s.pop(trial.number, None)
+
+    # ---- the search stage
+
+    def may_ask(self, stage: Stage, waiting: Iterable[Trial], ask: tuple[int, int]) -> bool:
+        """Returns whether there is time for the waiting trials and for the next proposal.
+
+        Args:
+            stage: The search stage.
+            waiting: Its waiting trials.
+            ask: The index of the proposal, and the number of results before it.
+        """
+        if self._planner.is_unlimited:
+            return True
+        waiting = list(waiting)
+        if ask == self._refused_ask or not self.may_start(stage, len(waiting), after_ask=True):
+            return False
+        return all(self.may_start(stage, kind=trial.policies) for trial in waiting)
+
+    def may_propose(self, stage: Stage, waiting: Iterable[Trial], trial: Trial, ask: tuple[int, int]) -> bool:
+        """Returns whether there is time for a proposed trial; if not, refuses the ask.
+
+        A later session with more time asks again.
+        """
+        if self._planner.is_unlimited or self.may_start(stage, len(list(waiting)), kind=trial.policies):
+            return True
+        self._refused_ask = ask
+        return False
+
+    def allow_asks(self) -> None:
+        """Lets the tuner be asked again for the proposal that was refused."""
+        self._refused_ask = None
+
+    # ---- any stage
 
     def may_start(
         self,

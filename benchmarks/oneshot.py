@@ -5,6 +5,7 @@
     $ python benchmarks/oneshot.py ranking --seeds 5         # shared weights of both reductions, 200 cells
     $ python benchmarks/oneshot.py inherited --seeds 5       # own steps, inherited and from scratch; 100 cells
     $ python benchmarks/oneshot.py subnet_cost
+    $ python benchmarks/oneshot.py epochs                    # an epoch in a search and by hand; 3 minutes
     $ python benchmarks/oneshot.py found --seeds 5           # cells that searches choose; continues the rows of a csv
     $ python benchmarks/oneshot.py trajectory --methods enas,darts
     $ python benchmarks/oneshot.py elastic --seeds 5         # five sizes by one training; a minute a seed
@@ -43,6 +44,7 @@ import cell_ranking
 import elastic_sizes
 import found_cells
 import found_figures
+import supernet_epochs
 from search_quality import TUNERS, cell, problem, search
 
 from nas.core.spec import Spec
@@ -129,6 +131,11 @@ def print_subnet_cost(given: argparse.Namespace) -> None:
     print("\n".join(cell_ranking.subnet_cost(given.data, given.cells)))
 
 
+def print_epochs(given: argparse.Namespace) -> None:
+    """Measures and prints ``epochs``."""
+    print("\n".join(supernet_epochs.epochs(given.data)))
+
+
 def print_elastic(given: argparse.Namespace) -> None:
     """Trains the networks of ``elastic`` and prints the table."""
     with ProcessPoolExecutor(given.processes) as pool:
@@ -154,6 +161,7 @@ FIGURES: Mapping[str, Callable[[argparse.Namespace], None]] = {
     "ranking": print_cells,
     "inherited": print_cells,
     "subnet_cost": print_subnet_cost,
+    "epochs": print_epochs,
     "found": print_found,
     "trajectory": print_trajectory,
     "elastic": print_elastic,

@@ -32,7 +32,7 @@ from nas.supernets.module import select
 from nas.training.precision import precision_of
 from nas.tuners.base import STOP, Answer, Tuner
 
-STEPS, RATE = 500, 0.05
+STEPS, RATE = 200, 0.05
 ASKED_S: list[tuple[float, float]] = []
 """The processor time before and after each proposal of this process."""
 

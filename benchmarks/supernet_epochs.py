@@ -60,7 +60,7 @@ class BareLoop:
             self.optimizer.zero_grad()
             with rounding:
                 logits = self.network(pixels)
-            functional.cross_entropy(logits.float(), labels).backward()
+            functional.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(self.network.parameters(), 5.0)
             self.optimizer.step()
         for cell in self.problem.panel():

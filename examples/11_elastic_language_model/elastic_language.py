@@ -59,7 +59,7 @@ class ElasticLanguage(nas.Problem):
             points = largest, smallest = nas.extremes(network)
             paths = nas.SandwichPaths(space=self.space, seed=run.seed, largest=largest, smallest=smallest, n_random=1)
         run.inherit(network, rules=nas.Rules(rest="own"))  # all weights of the newest supernet epoch
-        n_steps = run.epochs(full=1000 if nas.epoch_of(run.point) is None else 200, early=200)
+        n_steps = run.epochs(full=600 if nas.epoch_of(run.point) is None else 200, early=200)
         optimizer = torch.optim.AdamW(network.parameters(), 3e-3)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, max(1, n_steps))
         starts = torch.randint(len(text) - CONTEXT - 1, (n_steps, BATCH, 1))

@@ -1,0 +1,28 @@
+"""Loads a winner with the library's own class: python use.py FOLDER."""
+
+import json
+import sys
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+folder = Path(sys.argv[1])
+architecture = json.loads((folder / "architecture.json").read_text())
+weights, point = load_file(folder / "model.safetensors"), architecture["point"]
+
+if architecture["problem"] == "gpt.Gpt":
+    from gpt import build
+    from transformers import GPT2LMHeadModel
+
+    model = build(point)
+    loaded = model.load_state_dict(weights, strict=False)
+    assert loaded.missing_keys == ["lm_head.weight"]  # the embedding's own tensor, which is saved once
+    assert not loaded.unexpected_keys
+    model.save_pretrained("winner")  # config.json and model.safetensors, for any program of Hugging Face
+    model = GPT2LMHeadModel.from_pretrained("winner")
+else:
+    from vit import build
+
+    model = build(point)  # timm.create_model
+    model.load_state_dict(weights)
+print(type(model).__name__, point, sum(tensor.numel() for tensor in model.parameters()), "parameters")

@@ -89,7 +89,7 @@ _COLD = {"n_epochs": 12, "warm_up_epochs": 1, "subnets_per_epoch": 30, "learning
 METHODS: Mapping[str, Method] = {
     "screened": Method(
         tuner=("screened.ScreenedTuner", {"inner": _TPE, "proxies": ["live_flops"]}),
-        problem={**_LOSS, **DEEP, "objectives": ["loss", "accuracy", "live_flops"]},
+        problem={**_LOSS, **DEEP},
         trials=24,
         finalists=3,
     ),

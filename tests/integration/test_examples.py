@@ -211,6 +211,7 @@ def test_sizes_of_a_transformer_by_one_training(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ga_squad_runs_under_nni(tmp_path: Path) -> None:
     """NNI's tuner gets its results, children restore their parents' layers, and the lineage shows the family."""
     here = tmp_path / "here"

@@ -23,6 +23,7 @@ SEARCH = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_networks_read_real_questions(here: Path) -> None:
     """Children inherit by name, and each trial has scores and answers to the first 1,000 validation questions."""
     if not all(path.exists() for path in FILES.values()):

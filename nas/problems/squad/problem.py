@@ -20,9 +20,9 @@ from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
 from nas.problems.squad.articles import read_articles, read_split, read_vectors, split_titles
 from nas.problems.squad.fit import Fit, answers_of, fit
-from nas.problems.squad.network import Inputs, ReadingNetwork
+from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.official import scores
-from nas.problems.squad.questions import Question, inputs_of, questions_of
+from nas.problems.squad.questions import Question, questions_of
 from nas.problems.squad.text import Vocabulary
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
@@ -55,6 +55,9 @@ class SquadProblem(Problem):
 
     The search trains an epoch a trial, and children stand on the weights of their parents. A fidelity is a share of
     ``n_epochs`` and takes precedence over EARLY_STOP.
+
+    The winner's export has weights and point, for ``network``. It has no program: ``torch.export`` unrolls the LSTMs,
+    which takes minutes for long texts.
 
     Args:
         data_file: A file in SQuAD's format, as a path or fsspec URL, maybe with gzip.
@@ -208,14 +211,6 @@ class SquadProblem(Problem):
         questions = questions_of(paragraphs, self.data.vocabulary)
         answers = answers_of(run.restore(self.network(run.point)), questions, run.device)
         return scores(answers or {}, {one.id: one.answers for one in questions})
-
-    def export(self, run: TrialRun) -> tuple[nn.Module, Inputs]:
-        """Returns the trained network, and the inputs of two validation questions.
-
-        Their lengths are those of the exported program.
-        """
-        network = run.restore(self.network(run.point)).eval()
-        return network, inputs_of(self.data.validation[:2], run.device)
 
 
 def _chosen(names: Sequence[str] | None) -> tuple[Metric, ...]:

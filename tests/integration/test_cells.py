@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.tuners.supernet import SupernetTuner
+from tests.support.commands import run, trials
+
+FASHION_MNIST = (
+    Path(__file__).parents[2] / os.environ.get("HEIRLOOM_DATA", "../shared/data")
+).resolve() / "fashion_mnist"
 
 
 def write_table(path: Path) -> None:
@@ -61,3 +67,24 @@ def test_search_with_shared_weights(tmp_path: Path) -> None:
     snapshot = read_snapshot(open_root(f"{tmp_path}/{found.name}"), now=0.0)
     assert chosen in summary_lines(snapshot)
     assert agreement in lineage_page(snapshot)
+
+
+@pytest.mark.slow
+def test_fashion_mnist_by_command(here: Path, api_url: str) -> None:
+    """A one-shot search of cells on Fashion-MNIST trains epochs, scores subnets, and tests and exports a final."""
+    if not FASHION_MNIST.is_dir():
+        pytest.skip(f"no Fashion-MNIST in {FASHION_MNIST}; set HEIRLOOM_DATA to the folder that holds fashion_mnist/")
+    overrides = (
+        *("+tuner=enas", "tuner.n_epochs=2", "tuner.warm_up_epochs=1", "tuner.subnets_per_epoch=2", "problem=cells"),
+        *("problem.data=fashion_mnist", f"problem.data_root={FASHION_MNIST}", "problem.side=8", "problem.channels=4"),
+        *("problem.epoch_steps=10", "problem.n_epochs=1", "budget.trials=5", "finalists=1", "name=mine", "device=cpu"),
+    )
+    done = run(here, *overrides, "threads=1", "slots=1", "runner=debug", timeout_s=280, PREFECT_API_URL=api_url)
+    found = trials(here / "heirloom" / "mine")
+    final = found[-1]
+
+    assert done.status == 0, done.err
+    assert [is_epoch(trial) for trial in found] == [True, False, False, True, False, False]
+    assert (final.stage, final.state) == ("final", "COMPLETE")
+    assert final.metrics["accuracy"] > 0.5
+    assert list((here / "heirloom" / "mine" / "best").glob("*/program.pt2"))

@@ -1,0 +1,87 @@
+"""The cell of ENAS (Pham et al. 2018, arXiv:1802.03268, section 2.4), with shared weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from nas.core.point import Point
+from nas.core.validation import check_int
+from nas.spaces.parameters.space import Parameter
+from nas.supernets.cell import MakeOptions
+from nas.supernets.choices import InputChoice, LayerChoice, added
+from nas.supernets.module import SearchableModule, subnet
+
+
+class EnasCell(SearchableModule):
+    """A cell whose nodes add two operations, each on one earlier node. Both may choose the same node.
+
+    Weights belong to a node, a side (``x`` or ``y``) and an operation, whatever the input is. The output is a 1x1
+    convolution of the loose ends, concatenated: nodes that are no input of another. A cell never reduces: put a
+    reduction before it. Differs: the convolution is a sum with weights for each node, without a norm.
+
+    Args:
+        n_nodes: The number of nodes, without the two inputs, which are outputs of earlier cells.
+        channels: The channels of the inputs, the operations and the output.
+        make_options: Returns the options of an operation; it gets stride 1.
+        label: The first part of labels: ``normal_2_x_op`` and ``normal_2_x_input`` belong to the first node.
+    """
+
+    def __init__(self, n_nodes: int, channels: int, make_options: MakeOptions, *, label: str = "normal") -> None:
+        super().__init__()
+        check_int("n_nodes", n_nodes, 1)
+        self._targets = range(2, 2 + n_nodes)
+        self._names = {f"{target}_{side}": target for target in self._targets for side in "xy"}
+        choices = {name: LayerChoice(make_options(1), f"{label}_{name}_op") for name in self._names}
+        inputs = {name: InputChoice(target, 1, f"{label}_{name}_input") for name, target in self._names.items()}
+        self.inputs, self.operations = nn.ModuleDict(inputs), nn.ModuleDict(choices)
+        self.outputs = nn.ModuleDict(
+            {str(node): nn.Conv2d(channels, channels, 1, bias=False) for node in self._targets}
+        )
+
+    def decisions(self) -> dict[str, Parameter]:
+        """Returns none: the decisions are those of the operations and of their inputs."""
+        return {}
+
+    def select(self, point: Point) -> None:
+        """Selects nothing: the operations and their inputs do."""
+
+    def forward(self, before: Tensor, last: Tensor) -> Tensor:
+        """Maps the outputs of two earlier cells to the cell's, all ``(batch, channels, height, width)``."""
+        used = {source for choice in self._inputs() for source in choice.selected or range(choice.n_inputs)}
+        return _output(self, before, last, [node for node in self._targets if node not in used])
+
+    def subnet(self, point: Point) -> nn.Module:
+        """Returns a cell of the selected operations and the loose ends."""
+        used = {source for choice in self._inputs() for source in choice.indices_of(point)}
+        return SelectedEnasCell(self, point, [node for node in self._targets if node not in used])
+
+    def _inputs(self) -> Iterable[InputChoice]:
+        return (choice for choice in self.inputs.values() if isinstance(choice, InputChoice))
+
+
+class SelectedEnasCell(nn.Module):
+    """The subnet of an `EnasCell`: its selected operations and the outputs of loose ends, under their names."""
+
+    def __init__(self, cell: EnasCell, point: Point, ends: Iterable[int]) -> None:
+        super().__init__()
+        self.ends = tuple(ends)
+        self.inputs = nn.ModuleDict({name: subnet(choice, point) for name, choice in cell.inputs.items()})
+        self.operations = nn.ModuleDict({name: subnet(choice, point) for name, choice in cell.operations.items()})
+        self.outputs = nn.ModuleDict({str(node): subnet(cell.outputs[str(node)], point) for node in self.ends})
+
+    def forward(self, before: Tensor, last: Tensor) -> Tensor:
+        """Maps the outputs of two earlier cells to the cell's."""
+        return _output(self, before, last, self.ends)
+
+
+def _output(cell: EnasCell | SelectedEnasCell, before: Tensor, last: Tensor, ends: Iterable[int]) -> Tensor:
+    nodes, values = [before, last], list[Tensor]()
+    for name, operation in cell.operations.items():
+        values.append(operation(cell.inputs[name](nodes)))
+        if len(values) == 2:
+            nodes.append(torch.add(*values))
+            values.clear()
+    return added(cell.outputs[str(node)](nodes[node]) for node in ends)

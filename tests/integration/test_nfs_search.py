@@ -1,8 +1,9 @@
-"""A whole search on one mount of a real NFS share, reported and read through another mount."""
+"""Whole searches on one mount of a real NFS share: reported, read and continued through another mount."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,3 +51,12 @@ def test_a_root_may_be_mounted_elsewhere(found: dict[str, Any]) -> None:
     """The same command with the other mount as root finds the search finished."""
     assert found["again"]["status"] == 0, found["again"]["error"]
     assert "search shared is finished" in found["again"]["output"]
+
+
+def test_supernet_search_continues_on_the_other_machine(found: dict[str, Any]) -> None:
+    """A search of epochs and subnets, killed -9 on both machines in turn, has the table of an undisturbed one."""
+    here, there, calm = found["supernet"]["tables"]
+
+    assert all(before < after < len(calm) for before, after in pairwise(found["supernet"]["n_results"]))
+    assert here == there == calm
+    assert sum("supernet_epoch" in row[3] for row in calm) == 3

@@ -1,4 +1,4 @@
-"""A supernet search whose drivers are killed on two machines in turn: for two_machines.py."""
+"""A supernet search whose drivers are killed on two machines in turn: for whole_search.py."""
 
 from __future__ import annotations
 

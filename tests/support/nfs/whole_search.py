@@ -1,4 +1,4 @@
-"""A search on one mount of an NFS share, read by the other (tests/integration/test_nfs_search.py)."""
+"""Searches on two mounts of an NFS share: read and continued by the other (tests/integration/test_nfs_search.py)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ def command(module: str, *overrides: str) -> dict[str, object]:
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[3]))
+    from tests.support.nfs.supernet_search import continue_elsewhere
+
     here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
     search = (
         "problem._target_=outcome_problem.OutcomeProblem",
@@ -40,6 +42,7 @@ def main() -> None:
         "page": command(*report, "format=html", "out=page.html"),
         "again": command("flows.search", *search, f"storage.root={there}"),
         "weights": weights(there),
+        "supernet": continue_elsewhere(),
     }
     print(json.dumps(found))
 

@@ -16,8 +16,9 @@ from nas.supernets.module import SearchableModule, subnet
 
 
 class EnasCell(SearchableModule):
-    """A cell whose nodes add two operations, each on one earlier node. Both may choose the same node.
+    """A cell whose nodes add two operations, each on one earlier node.
 
+    Both operations of a node may have the same input.
     Weights belong to a node, a side (``x`` or ``y``) and an operation, whatever the input is. The output is a 1x1
     convolution of the loose ends, concatenated: nodes that are no input of another. A cell never reduces: put a
     reduction before it. Differs: the convolution is a sum with weights for each node, without a norm.
@@ -63,7 +64,7 @@ class EnasCell(SearchableModule):
 
 
 class SelectedEnasCell(nn.Module):
-    """The subnet of an `EnasCell`: its selected operations and the outputs of loose ends, under their names."""
+    """The subnet of an `EnasCell`: its selected operations and the outputs of loose ends."""
 
     def __init__(self, cell: EnasCell, point: Point, ends: Iterable[int]) -> None:
         super().__init__()

@@ -71,7 +71,9 @@ def known_parts(path: str, modules: Mapping[str, nn.Module]) -> _Parts:
         return
     beside = f"{path.rpartition('.')[0]}.{_OUTPUT_BESIDE}".removeprefix(".")
     output = next((name for name in (*(f"{prefix}{own}" for own in _OUTPUTS), beside) if name in modules), "")
-    n_heads, width = _number(module, _N_HEADS), _width(modules.get(output), inputs=True)
+    if not output:
+        return
+    n_heads, width = _number(module, _N_HEADS), _width(modules[output], inputs=True)
     if not n_heads or not width or width % n_heads or _number(module, _HEAD_SIZES) not in (0, width // n_heads):
         return
     heads, rows = _projections(module, n_heads, width // n_heads)

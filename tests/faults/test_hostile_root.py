@@ -70,6 +70,7 @@ OWN_TEXT: dict[str, dict[str, str]] = {
     "RepeatingTuner": {"arguments": "checked by name"},
     "NasBench201Problem": COLUMN_NAMES,
     "ScreenedTuner": {"proxies": "names of static metrics"},
+    "SquadProblem": {"rules": "checked by name"},
     "TabularProblem": COLUMN_NAMES,
     "WeightsFileProblem": {"name": POINTS},
 }

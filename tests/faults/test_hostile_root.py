@@ -33,6 +33,7 @@ from nas.problems.tabular import TabularProblem
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.spaces.space import Space
 from nas.spaces.supernet import SupernetSpace
+from nas.spaces.transformer import TransformerSpace
 from nas.stoppers.base import Stopper
 from nas.storage.backends.local import LocalBlobStore
 from nas.storage.blobs import BlobStore
@@ -41,6 +42,7 @@ from nas.storage.record_format import decode_record, encode_record
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.problem import Problem
+from nas.tuners.autogrow import AutoGrowTuner
 from nas.tuners.base import Tuner
 from nas.tuners.supernet import SupernetTuner
 from tests.support.sample_searches import trial, write_search
@@ -193,7 +195,11 @@ def build(class_: type, recorded: dict[str, Any], named: dict[str, Any], *, trus
     stored = {"target": f"{class_.__module__}.{class_.__qualname__}", "arguments": recorded}
     spec = trusted_spec(group, stored, Invocation({"trust": trust, group: named}))
     metrics, subnets = (Metric("accuracy"),), ParameterSpace({"x": Int(1, 9)})
-    space = SupernetSpace(subnets) if issubclass(class_, SupernetTuner) else subnets
+    space: Space = subnets
+    if issubclass(class_, SupernetTuner):
+        space = SupernetSpace(subnets)
+    elif issubclass(class_, AutoGrowTuner):
+        space = TransformerSpace()
     if group == "problem":
         problem = spec.build()
         return problem.space.to_json(), problem.abilities, problem.metrics

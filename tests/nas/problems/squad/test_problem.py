@@ -126,6 +126,22 @@ def test_vectors_are_fixed(file: Path, tmp_path: Path, train: Train) -> None:
         assert isinstance(problem.network(BIDAF), ReadingNetwork)
 
 
+@pytest.mark.parametrize(
+    ("words", "vectors", "message"),
+    [
+        (np.array(["a", 1], object), np.ones((2, 3)), "allow_pickle"),
+        (np.array(["a"]), np.array([None]), "allow_pickle"),
+        (np.array(["a"]), np.ones((2, 3)), "1 words and vectors of shape"),
+    ],
+)
+def test_wrong_vectors_are_refused(file: Path, tmp_path: Path, words: Any, vectors: Any, message: str) -> None:
+    """An npz of other arrays is refused by a line that names it, and nothing is unpickled."""
+    np.savez(tmp_path / "v.npz", words=words, vectors=vectors)
+
+    with pytest.raises(ConfigurationError, match=rf"problem.vectors_file=\S+v.npz can't be read: .*{message}"):
+        _ = SquadProblem(str(file), vectors_file=str(tmp_path / "v.npz")).data
+
+
 def test_split_file_and_gzip(tmp_path: Path) -> None:
     """The named articles are for training and validation; others are left out; only a test file allows a test."""
     path = tmp_path / "small.json.gz"

@@ -187,7 +187,8 @@ def restore_log(
     known: Iterable[int]
     if deterministic_slots is not None:
         order = LearningOrder(deterministic_slots, (t for t in in_stage if t.number not in listed))
-        rest = order.numbers()[: order.n_settled(len(in_stage))]
+        n_proposed = sum(trial.retry_of is None for trial in in_stage)
+        rest = order.numbers()[: order.n_settled(n_proposed)]
         known = itertools.takewhile(finished.__contains__, (*listed, *rest))
     else:
         rest = sorted(finished.keys() - listed, key=lambda number: (finished[number].finished or 0.0, number))

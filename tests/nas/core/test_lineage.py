@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nas.core.errors import PointError, TrialNotFoundError
-from nas.core.lineage import Lineage, LineageLog
+from nas.core.lineage import Lineage, LineageLog, restore_log
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, State, Trial
 
@@ -31,6 +31,18 @@ def running(number: int, *parents: int) -> Trial:
 
 def numbers(trials: list[Trial]) -> list[int]:
     return [trial.number for trial in trials]
+
+
+def test_retries_settle_no_longer_trials() -> None:
+    """A longer trial waits for the next proposal in a deterministic order; a retry is no proposal."""
+    long = trial(0)
+    long = replace(long, proposal=replace(long.proposal, relative_duration=4))
+    failed = trial(1, state=State.FAILED)
+    retry = replace(trial(2), index=1, retry_of=1)
+
+    log = restore_log([long, failed, retry], deterministic_slots=2)
+
+    assert numbers(list(log.learned)) == [1, 2]
 
 
 def test_order_is_that_of_learning() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def file_text(url: str, options: Mapping[str, Any]) -> str:
     try:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
         return _passages(text) if url.endswith((".json", ".json.gz")) else text
-    except (ValueError, OSError, EOFError, KeyError, TypeError) as error:
+    except (ValueError, OSError, EOFError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise ConfigurationError(f"problem.text={url}: {type(error).__name__}: {error}. {_REMEDY}") from error
 
 

@@ -142,6 +142,7 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
         ("bytes.txt", b"\xff\xfe\x00", "UnicodeDecodeError.*Give a UTF-8 text"),
         ("other.json", b'{"a": 1}', "KeyError.*Give a UTF-8 text"),
         ("broken.gz", b"\x1f\x8b\x08", "Give a UTF-8 text"),
+        ("damaged.gz", gzip.compress(b"text")[:10] + b"\xff" * 20, "Give a UTF-8 text"),
         ("short.txt", b"short", "must have more than 640 symbols"),
     ):
         (tmp_path / name).write_bytes(content)

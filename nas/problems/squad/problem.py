@@ -139,7 +139,11 @@ class SquadProblem(Problem):
 
     @cached_property
     def data(self) -> SquadData:
-        """The words and questions, loaded at first use and kept for later trials."""
+        """The words and questions, loaded at first use and kept for later trials.
+
+        Raises:
+            ConfigurationError: a file can't be read or has another format, or no questions with answers.
+        """
         file, split, vectors = (self._files[name] for name in ("data_file", "split_file", "vectors_file"))
         articles = read_articles(file or HOME, self.data_options)
         given = None if split is None else read_split(split, self.data_options)
@@ -149,6 +153,10 @@ class SquadProblem(Problem):
         known = None if vectors is None else read_vectors(vectors, self.data_options)
         vocabulary = Vocabulary.of(texts, known)
         train, validation = (questions_of(part, vocabulary) for part in paragraphs)
+        if not validation or not any(one.span for one in train):
+            raise ConfigurationError(
+                f"problem.data_file={file}: must have questions with answers for training and validation; {_REMEDY}"
+            )
         random.Random(self.split_seed).shuffle(validation)
         return SquadData(vocabulary, train[: self.n_questions], validation)
 
@@ -209,6 +217,10 @@ class SquadProblem(Problem):
         articles = read_articles(str(self._files["test_file"]), self.data_options)
         paragraphs = [paragraph for part in articles.values() for paragraph in part]
         questions = questions_of(paragraphs, self.data.vocabulary)
+        if not questions:
+            raise ConfigurationError(
+                f"problem.test_file={self._files['test_file']}: must have questions with answers. Give dev-v1.1.json."
+            )
         answers = answers_of(run.restore(self.network(run.point)), questions, run.device)
         return scores(answers or {}, {one.id: one.answers for one in questions})
 

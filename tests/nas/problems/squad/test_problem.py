@@ -173,6 +173,21 @@ def test_files_of_another_format_are_refused(content: str, message: str, tmp_pat
         _ = SquadProblem(str(tmp_path / "other.json")).data
 
 
+def test_files_without_answers_are_refused(file: Path, tmp_path: Path, train: Train) -> None:
+    """Questions without answers can't be trained on or scored; an error names the file."""
+    content = squad()
+    for paragraph in (paragraph for article in content["data"] for paragraph in article["paragraphs"]):
+        paragraph["qas"] = [{**one, "answers": []} for one in paragraph["qas"]]
+    path = tmp_path / "unanswered.json"
+    path.write_text(json.dumps(content))
+
+    with pytest.raises(ConfigurationError, match=r"problem.data_file=.*must have questions with answers"):
+        _ = SquadProblem(str(path)).data
+    tested = SquadProblem(str(file), test_file=str(path), width=16)
+    with pytest.raises(ConfigurationError, match=r"problem.test_file=.*must have questions with answers"):
+        tested.test(train(tested, BIDAF, {*SHARE, Policy.SKIP_TRAIN}).again)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

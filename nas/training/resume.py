@@ -32,6 +32,7 @@ from nas.storage.trial_records import check_resume_state
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from nas.core.trial import Donor
     from nas.storage.state_codec import Json
@@ -101,6 +102,9 @@ class ResumableRun(Protocol):
     @property
     def save_dir(self) -> Path:
         """The local folder that is published with the trial."""
+
+    def note_heads(self, model: nn.Module) -> None:
+        """Notes the heads of a network's attentions."""
 
     def save(self, model: Mapping[str, torch.Tensor]) -> None:
         """Saves weights for publishing."""
@@ -186,12 +190,16 @@ class ResumePointSaver:
 
     def restore(self, parts: Sequence[object], state: Json, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restores the parts and the run; called by ``Resumption.load``."""
+        from torch import nn
+
         from nas.storage.state_codec import decode_state
         from nas.training.seeds import set_random_state
 
         device = self._run.device
         for part, (_, saved) in zip(parts, state["parts"], strict=True):
             _set_state(part, decode_state(saved, tensors, device))
+            if isinstance(part, nn.Module):
+                self._run.note_heads(part)
         if weights := decode_state(state["saved"], tensors):
             self._run.save(weights)
         for name, data in decode_state(state["files"], tensors).items():

@@ -172,9 +172,7 @@ class TrialRun(PolicyScaling):
             MissingError: a donor's weights are missing; the trial is FAILED, whatever the problem's code does.
             CorruptError: they have other content than was published; likewise.
         """
-        from nas.inheritance.attention import parts_of
         from nas.inheritance.inherit import inherit
-        from nas.inheritance.module_state import unwrapped
         from nas.spaces.graphs.derivation import derivation_from_json
         from nas.spaces.growth import Growth
 
@@ -183,7 +181,7 @@ class TrialRun(PolicyScaling):
         for tensors in self._donor_tensors:
             tensors.cache = cache or {}
         self._size_lazy_layers(model)
-        self._parts = parts_of(unwrapped(model))
+        self.note_heads(model)
         derivation = Growth.from_json(self.derivation) or derivation_from_json(self.derivation)
         index_of = {donor.donor: index for index, donor in enumerate(self.donors)}
         parents = [index_of.get(parent) for parent in self._parents]
@@ -399,6 +397,13 @@ class TrialRun(PolicyScaling):
         """
         return self.resume_point_saver.find()
 
+    def note_heads(self, model: torch.nn.Module) -> None:
+        """Notes the heads of a network's attentions for ``save``; ``inherit`` and resuming call it."""
+        from nas.inheritance.attention import parts_of
+        from nas.inheritance.module_state import unwrapped
+
+        self._parts = {**self._parts, **parts_of(unwrapped(model))}
+
     def save(self, model: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
         """Saves the weights: a module or its ``state_dict``.
 
@@ -408,7 +413,7 @@ class TrialRun(PolicyScaling):
         ``DataParallel`` is saved by its own names.
 
         The heads of its attentions are saved, too, so that a child can inherit head by head. Those of a ``state_dict``
-        are known if its module inherited (``inherit``) before.
+        are known if its module inherited (``inherit``) or was resumed before.
 
         Raises:
             ConfigurationError: the module has lazy layers without sizes.

@@ -616,6 +616,30 @@ class TestResumption:
         assert published.keys() == {"again", "deep/trees.txt", "empty"}
         assert runner.files.read(published["deep/trees.txt"]) == b"one\0two"
 
+    def test_heads_of_attentions_are_published(self, runner: AttemptRunner) -> None:
+        """A resumed trial that saves a state dict publishes the heads of its network's attentions."""
+
+        attention = nn.MultiheadAttention(8, 2)
+
+        def early(run: TrialRun) -> None:
+            run.inherit(attention)
+            run.save_resume_point(1, attention)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load(attention)
+            run.save({**attention.state_dict()})
+            return {"score": 1.0}
+
+        ended(runner, early)
+        result = runner.attempt(body)
+
+        assert result is not None
+        assert result.checkpoint is not None, result.error
+        parts = load_manifest(runner.files, result.checkpoint).parts
+        assert parts["in_proj_weight"].sizes == ((2, 4), (2, 4), (2, 4))
+
     def test_other_parts_are_refused(self, runner: AttemptRunner) -> None:
         """load accepts only the parts given to checkpoint: the same kinds, order and number."""
         ended(runner, lambda run: run.save_resume_point(1, net := nn.Linear(1, 1), sgd(net)))

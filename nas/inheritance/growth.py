@@ -12,7 +12,7 @@ embedding's own tensor.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,11 @@ _PROJECTIONS = frozenset({"self_attn.out_proj.weight", "self_attn.out_proj.bias"
 """The tensors that make a block's outputs."""
 
 
-def shapes_of(sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the blocks' tensors and the final norm's, by name."""
+def shapes_of(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields names and shapes of the blocks' tensors and the final norm's.
+
+    A damaged record may have a million blocks.
+    """
     width, hidden = sizes.width, sizes.width * sizes.mlp_ratio
     block: dict[str, tuple[int, ...]] = {
         "self_attn.in_proj_weight": (_FUSED * width, width),
@@ -43,8 +46,8 @@ def shapes_of(sizes: Sizes) -> dict[str, tuple[int, ...]]:
         "linear2.bias": (width,),
         **{f"norm{index}.{name}": (width,) for index in (1, 2) for name in ("weight", "bias")},
     }
-    blocks = {f"layers.{n}.{name}": shape for n in range(sizes.n_layers) for name, shape in block.items()}
-    return {**blocks, "norm.weight": (width,), "norm.bias": (width,)}
+    yield from ((f"layers.{n}.{name}", shape) for n in range(sizes.n_layers) for name, shape in block.items())
+    yield from (("norm.weight", (width,)), ("norm.bias", (width,)))
 
 
 def embeddings_in(weights: Mapping[str, Tensor], sizes: Sizes) -> list[str]:
@@ -70,7 +73,7 @@ def check_weights(sizes: Sizes, weights: Mapping[str, Tensor]) -> list[str]:
         ConfigurationError: one is missing, or its shape differs.
     """
     names = embeddings_in(weights, sizes)
-    for name, shape in shapes_of(sizes).items():
+    for name, shape in shapes_of(sizes):
         if name not in weights:
             raise ConfigurationError(f"weights: {name} is missing. Give the weights of this network.")
         if tuple(weights[name].shape) != shape:

@@ -125,8 +125,8 @@ def _of_growth(growth: Growth, model: nn.Module) -> _Replay:
     def names(donor: LazyWeights) -> list[str]:
         inner = {name.removeprefix(prefix): t for name, t in donor.shapes.items() if name.startswith(prefix)}
         found = check_transformer(growth.sizes, inner)
-        for name in ("embed.weight", "positions.weight"):
-            if len(inner[name]) != len(own[name]):
+        for name in ("embed.weight", "positions.weight", "head.weight"):
+            if name in inner and name in own and len(inner[name]) != len(own[name]):
                 raise ConfigurationError(f"weights: {name} has {len(inner[name])} rows, the child's {len(own[name])}")
         return [f"{prefix}{name}" for name in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -166,6 +167,29 @@ def test_growth_that_does_not_fit_is_not_replayed() -> None:
         assert report.replayed is None and message in report.notes[0], report.notes
     report = inherit(model(growth.grown), [model(Sizes(2, 2, 16, 3)).state_dict()], derivation=growth)
     assert "linear1.weight has shape (48, 16), must be (32, 16)" in report.notes[0]
+
+
+def test_an_untied_head_of_another_size_is_not_replayed() -> None:
+    """A head with other outputs than the donor's is a reason not to replay, and no crash."""
+    growth, networks = Growth(SIZES, (WidenHeads(),)), []
+    for sizes, n_outputs in ((SIZES, 5), (growth.grown, 6)):
+        networks.append(model(sizes))
+        networks[-1].head = nn.Linear(sizes.width, n_outputs, bias=False).double()
+    parent, child = networks
+
+    report = inherit(child, [parent.state_dict()], derivation=growth)
+
+    assert report.replayed is None and "head.weight has 5 rows, the child's 6" in report.notes[0]
+
+
+def test_a_growth_of_a_million_blocks_takes_no_time() -> None:
+    """Sizes in a damaged record are compared with the child block by block, and refused at the first difference."""
+    growth = Growth(Sizes(1 << 19, 2, 16, 2), (Stack(),))
+    began_s = time.monotonic()
+    report = inherit(model(SIZES), [model(SIZES).state_dict()], derivation=growth)
+
+    assert "layers.2.self_attn.in_proj_weight is missing" in report.notes[0]
+    assert time.monotonic() - began_s < 1
 
 
 def test_weights_of_another_network_are_refused() -> None:

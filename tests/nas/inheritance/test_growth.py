@@ -169,6 +169,15 @@ def test_growth_that_does_not_fit_is_not_replayed() -> None:
     assert "linear1.weight has shape (48, 16), must be (32, 16)" in report.notes[0]
 
 
+def test_donors_of_other_networks_are_not_grown() -> None:
+    """If the parent is no donor, a donor with more blocks or other heads is not taken for it."""
+    growth = Growth(SIZES, (InsertBlock(1),))
+    for sizes, message in ((Sizes(4, 2, 16, 2), "more than 2 blocks"), (Sizes(2, 4, 16, 2), "have 4 heads")):
+        report = inherit(model(growth.grown, seed=9), [model(sizes)], derivation=growth)
+
+        assert report.replayed is None and message in report.notes[0], report.notes
+
+
 def test_an_untied_head_of_another_size_is_not_replayed() -> None:
     """A head with other outputs than the donor's is a reason not to replay, and no crash."""
     growth, networks = Growth(SIZES, (WidenHeads(),)), []

@@ -110,7 +110,7 @@ def read_vectors(url: str, options: Mapping[str, Any]) -> tuple[list[str], NDArr
         words, vectors = _from_npz(content) if content.startswith(b"PK") else _from_text(_unzipped(content))
         if vectors.ndim != 2 or len(words) != len(vectors) or not words or not np.isfinite(vectors).all():
             raise ValueError(f"{len(words)} words and vectors of shape {vectors.shape}")
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(
             f"problem.vectors_file={url} can't be read: {error}. Give an npz of words and vectors, or GloVe's text."
         ) from error

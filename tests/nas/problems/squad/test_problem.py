@@ -132,6 +132,7 @@ def test_vectors_are_fixed(file: Path, tmp_path: Path, train: Train) -> None:
         (np.array(["a", 1], object), np.ones((2, 3)), "allow_pickle"),
         (np.array(["a"]), np.array([None]), "allow_pickle"),
         (np.array(["a"]), np.ones((2, 3)), "1 words and vectors of shape"),
+        (np.array("one"), np.ones((1, 2)), "Give an npz of words and vectors"),
     ],
 )
 def test_wrong_vectors_are_refused(file: Path, tmp_path: Path, words: Any, vectors: Any, message: str) -> None:

@@ -34,7 +34,7 @@ _WARM_UP_STEPS = 20
 _DECAY = 0.3  # the share of the steps in which the learning rate falls
 _SCORED_AT_ONCE = 64  # windows
 _N_SCORED = {"quick": 128, "full": 512}  # windows
-_REMEDY = "Give problem.text=FILE, or null for Python's own help texts"
+_REMEDY = "give problem.text=FILE, or null for Python's own help texts"
 
 
 @final
@@ -134,8 +134,10 @@ class LanguageProblem(Problem):
         text = bundled_text() if self._text is None else file_text(self._text, self._options)
         corpus = Corpus.of(text, self._vocabulary)
         if min(len(corpus.validation), len(corpus.test)) <= self.context:
+            n = len(corpus.train) + len(corpus.validation) + len(corpus.test)
             raise ConfigurationError(
-                f"problem.text: must have more than {10 * self.context} symbols, ten times problem.context. {_REMEDY}"
+                f"problem.text={self._text} has {n} symbols: must have more than {10 * self.context}, ten times "
+                "problem.context. Give a longer text, or a smaller problem.context"
             )
         return corpus
 

@@ -121,7 +121,7 @@ def test_byte_pairs_are_shorter_than_characters() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": "nowhere.txt"}, r"nowhere.txt is missing; Give problem.text=FILE, or null"),
+        ({"text": "nowhere.txt"}, r"nowhere.txt is missing; give problem.text=FILE, or null"),
         ({"vocabulary": 100}, "problem.vocabulary=100: must be"),
         ({"context": 0}, "problem.context=0: must be"),
         ({"objectives": ["parameters"]}, "must be loss and any of parameters"),
@@ -142,8 +142,10 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
         ("bytes.txt", b"\xff\xfe\x00", "UnicodeDecodeError.*Give a UTF-8 text"),
         ("other.json", b'{"a": 1}', "KeyError.*Give a UTF-8 text"),
         ("broken.gz", b"\x1f\x8b\x08", "Give a UTF-8 text"),
-        ("damaged.gz", gzip.compress(b"text")[:10] + b"\xff" * 20, "Give a UTF-8 text"),
-        ("short.txt", b"short", "must have more than 640 symbols"),
+        ("damaged.gz", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, "error: .*Give a UTF-8 text"),
+        ("deep.json", b"[" * 99_999, "RecursionError.*Give a UTF-8 text"),
+        ("short.txt", b"short", r"problem.text=\S+short.txt has 5 symbols: must have more than 640, .*a longer text"),
+        ("empty.txt", b"", r"problem.text=\S+empty.txt has 0 symbols"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ConfigurationError, match=message):

@@ -19,6 +19,7 @@ from nas.spaces.space import Space
 from nas.storage.records import Records
 from nas.storage.search_records import check_best
 
+_MAX_REMARKS, _MAX_REMARK = 100, 1_000  # lines, characters of each
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
 
 
@@ -92,7 +93,10 @@ class WinnerSelection:
 
     def _remarks_on(self, trials: Sequence[Trial], winner: Trial) -> list[str]:
         try:
-            return [str(line) for line in self._remarks(trials, winner)]
+            remarks = self._remarks(trials, winner)
+            if isinstance(remarks, str):
+                raise TypeError(f"remarks returned {remarks[:60]!r}: must return a list of lines")
+            return [str(line)[:_MAX_REMARK] for line in remarks[:_MAX_REMARKS]]
         except Exception as error:  # of the problem's code; the winner is known in any case
             return [f"remarks: failed: {error_line(error)}"]
 

@@ -207,7 +207,8 @@ class Problem(ABC):
     def remarks(self, trials: Sequence[Trial], winner: Trial) -> Sequence[str]:
         """Returns lines for reports, such as a comparison with known results; optional.
 
-        Called in the driver when a new winner is chosen and tested. Nothing in the search depends on them.
+        Called in the driver when a new winner is chosen and tested. Nothing in the search depends on them. The first
+        100 lines are kept, with 1,000 characters each.
 
         Args:
             trials: All trials.

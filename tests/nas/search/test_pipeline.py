@@ -245,6 +245,26 @@ class TestBest:
         assert names == {"model.safetensors", "architecture.json", "export.json"}
         assert all(len(records.files.read_if_present(file["path"]) or b"") == file["bytes"] for file in best["files"])
 
+    @pytest.mark.parametrize(
+        ("remarks", "kept"),
+        [
+            (["one", "two"], ["one", "two"]),
+            (["x" * 2_000] * 200, ["x" * 1_000] * 100),
+            ("one line", ["remarks: failed: TypeError: remarks returned 'one line': must return a list of lines"]),
+            (None, ["remarks: failed: TypeError: 'NoneType' object is not subscriptable"]),
+        ],
+        ids=["lines", "many", "text", "none"],
+    )
+    def test_remarks_are_recorded(
+        self, bureau: Bureau, monkeypatch: pytest.MonkeyPatch, remarks: Any, kept: list[str]
+    ) -> None:
+        """Remarks of any number and length are kept within limits; invalid ones are one line, and the winner stays."""
+        monkeypatch.setattr(ScoreProblem, "remarks", lambda self, trials, winner: remarks)
+        summary = bureau.run(1, 2)
+
+        assert summary.best is not None
+        assert summary.best["remarks"] == kept
+
     def test_better_winner_of_a_larger_search_gets_a_second_record(self, bureau: Bureau) -> None:
         """An extended search with a better winner writes best-0002.json; best-0001.json is unchanged."""
         first = bureau.run(1, 2, 9, 8, n_trials=2)

@@ -22,7 +22,7 @@ from nas.stoppers.base import Stopper
 from nas.storage.record_format import FORMAT
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
 from nas.training.code_digests import code_digests
-from nas.training.data_digest import contents
+from nas.training.data_digest import NO_FILE, contents
 from nas.training.problem import LATENCY, Ability, Problem
 from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import Tuner
@@ -219,9 +219,10 @@ class PreparedSearch:
     def digest(self) -> str:
         """The first eight characters of a digest of identity, metrics and data, for the default name."""
         record, arguments = self.search_json, self.search.problem.arguments
-        given = (arguments.get(name) for name in sorted(self.problem.data_files - record.get("data", {}).keys()))
+        data = {name: digest for name, digest in record.get("data", {}).items() if digest != NO_FILE}
+        given = (arguments.get(name) for name in sorted(self.problem.data_files - data.keys()))
         elsewhere = [without_passwords(str(value)) for value in given if value is not None]  # folders and URLs
-        text = json.dumps([compared(record), record.get("data"), elsewhere], sort_keys=True, separators=(",", ":"))
+        text = json.dumps([compared(record), data or None, elsewhere], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
@@ -239,7 +240,8 @@ class PreparedSearch:
             if metric.reference is not None:
                 described["reference"] = metric.reference
         about = {"about": dict(self.problem.about)} if self.problem.about else {}
-        digests = contents(self.problem.data_files, self.search.problem.arguments)
+        problem = self.problem
+        digests = contents(problem.data_files, self.search.problem.arguments, problem.optional_data_files)
         data = {"data": digests} if digests else {}
         return {"format": FORMAT, "identity": self.identity, "metrics": metrics, **about, **data}
 

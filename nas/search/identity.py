@@ -10,6 +10,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageEr
 from nas.search.definition import PreparedSearch, compared
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
+from nas.training.data_digest import NO_FILE
 
 
 def open_records(files: BlobStore) -> Records:
@@ -39,8 +40,9 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
             "Choose another name=..., or the settings that it was begun with"
         )
     here, there = prepared.search_json.get("data", {}), existing.get("data", {})
-    common = [name for name in here if name in there]
-    if found := differences({name: there[name] for name in common}, {name: here[name] for name in common}):
+    known = {name for name in here.keys() | there.keys() if name in here and name in there}
+    known |= {name for data in (here, there) for name, digest in data.items() if digest == NO_FILE}
+    if found := differences(*({name: data[name] for name in sorted(known & data.keys())} for data in (there, here))):
         raise ConfigurationError(
             f"the search in {records.files.url} was begun with other data: problem.{'; problem.'.join(found)}. "
             "Scores on other data can't be compared. Choose another name=..., or the data that it was begun with"

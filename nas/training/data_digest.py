@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,13 @@ from nas.core.errors import ConfigurationError
 
 HASHED_BYTES = 2**30
 """Larger files are identified by their size only."""
+NO_FILE = "no file"
+"""Instead of a digest: an optional file is not given."""
 
 
-def contents(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, str]:
+def contents(
+    names: Iterable[str], arguments: Mapping[str, Any], optional: Collection[str] = frozenset()
+) -> dict[str, str]:
     """Returns a digest of each file that an argument names.
 
     URLs, folders and files of other machines are not read.
@@ -26,6 +30,7 @@ def contents(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, st
     Args:
         names: The arguments to read.
         arguments: The arguments that a problem was built with.
+        optional: Those of the names that have ``NO_FILE`` if the argument is None.
 
     Raises:
         ConfigurationError: a file can't be read.
@@ -33,6 +38,8 @@ def contents(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, st
     digests: dict[str, str] = {}
     for name in sorted(names):
         value = arguments.get(name)
+        if value is None and name in optional:
+            digests[name] = NO_FILE
         if isinstance(value, str) and os.path.isfile(value):  # False for any text that can't be a path
             path = Path(value)
             try:

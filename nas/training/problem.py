@@ -93,6 +93,8 @@ class Problem(ABC):
     """
     data_files: ClassVar[frozenset[str]] = frozenset()
     """Those of ``data_arguments`` that name one file, whose content must not change during a search."""
+    optional_data_files: ClassVar[frozenset[str]] = frozenset()
+    """Those of ``data_files`` without which the problem trains on other data, such as bundled data."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Arguments that are code or its path.
 

@@ -79,6 +79,7 @@ class LanguageProblem(Problem):
     proxies = frozenset()  # symbols have no gradient
     data_arguments: ClassVar[frozenset[str]] = frozenset({"text", "text_options"})
     data_files: ClassVar[frozenset[str]] = frozenset({"text"})
+    optional_data_files: ClassVar[frozenset[str]] = frozenset({"text"})
 
     def __init__(
         self,

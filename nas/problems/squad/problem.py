@@ -82,6 +82,7 @@ class SquadProblem(Problem):
 
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
     data_files: ClassVar[frozenset[str]] = frozenset({"data_file", "split_file", "vectors_file", "test_file"})
+    optional_data_files: ClassVar[frozenset[str]] = frozenset({"split_file", "vectors_file"})
     data_arguments: ClassVar[frozenset[str]] = data_files | {"data_options"}
 
     space: ReadingSpace

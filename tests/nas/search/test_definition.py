@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import fsspec
 import pytest
 
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
+from nas.problems.language.problem import LanguageProblem
 from nas.problems.tabular import TabularProblem
 from nas.search.definition import TWO_STAGE, Search
 from nas.search.identity import claim_identity, differences
@@ -49,6 +51,10 @@ class WithSet(PlainProblem):
 def table_search(table: Path) -> Search:
     columns: dict[str, Any] = {"parameters": ["a"], "metrics": {"score": {"column": "score"}}}
     return replace(SEARCH, problem=Spec.of(TabularProblem, table=str(table), **columns))
+
+
+def language_search(text: str | None) -> Search:
+    return replace(SEARCH, problem=Spec.of(LanguageProblem, text=text))
 
 
 @pytest.fixture
@@ -184,6 +190,26 @@ class TestClaim:
         claim_identity(records, read)
         with pytest.raises(ConfigurationError, match=f"other data: problem.table: {stored} there, 16 bytes, sha256"):
             claim_identity(records, table_search(first).build())
+
+    def test_a_file_instead_of_bundled_data_is_refused(self, records: Records, tmp_path: Path) -> None:
+        """A search of bundled data does not continue with a file or a URL, nor the other way round."""
+        text = tmp_path / "text.txt"
+        text.write_text("one two three " * 500)
+        remote = f"memory://{tmp_path.name}/text.txt"
+        fsspec.filesystem("memory").pipe_file(remote, text.read_bytes())
+        bundled, file, url = (language_search(found).build() for found in (None, str(text), remote))
+        claim_identity(records, bundled)
+        other = Records(records.files.subfolder("other"))
+        claim_identity(other, file)
+
+        claim_identity(records, bundled)
+        claim_identity(other, url)
+        for refused in (file, url):
+            with pytest.raises(ConfigurationError, match=r"other data: problem.text: no file there"):
+                claim_identity(records, refused)
+        with pytest.raises(ConfigurationError, match=r"other data: problem.text: .* there, no file here"):
+            claim_identity(other, bundled)
+        assert len({bundled.digest, file.digest, url.digest}) == 3
 
     def test_newer_format_is_refused(self, records: Records) -> None:
         """A search of another format is refused with both formats."""

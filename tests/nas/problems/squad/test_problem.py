@@ -222,7 +222,7 @@ def test_yaml_has_the_defaults() -> None:
 
 @pytest.mark.slow
 def test_real_data_teaches(train: Train) -> None:
-    """A network reads 1,500 real questions for an epoch, and scores better than before."""
+    """A network reads 1,500 real questions for three epochs, and scores better than before."""
     data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
     if not (data / "squad").is_dir():
         pytest.skip(f"no SQuAD in {data}; set HEIRLOOM_DATA to the folder that holds squad/ and glove/")
@@ -231,7 +231,7 @@ def test_real_data_teaches(train: Train) -> None:
         split_file=str(data / "squad" / "article_split.json"),
         vectors_file=str(data / "glove" / "glove_twitter_25d_subset.npz"),
         n_questions=1500,
-        n_epochs=1,
+        n_epochs=3,
     )
     quick = {Policy.QUICK_EVAL}
 

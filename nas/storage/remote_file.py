@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,3 +58,12 @@ def read_file(url: str, options: Mapping[str, Any]) -> bytes:
     except Exception as error:  # each library behind fsspec has its own
         raise OSError(f"{type(error).__name__}: {error}") from error
     return content
+
+
+def unzipped(content: bytes) -> bytes:
+    """Returns the content of a gzip file, or what has another format as it is.
+
+    Raises:
+        OSError, EOFError, zlib.error: the gzip file is incomplete or damaged.
+    """
+    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content

@@ -6,7 +6,6 @@ Two zeros, a type, the number of dimensions, the sizes, the values. Sizes are bi
 
 from __future__ import annotations
 
-import gzip
 import math
 import zlib
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.core.errors import ConfigurationError
-from nas.storage.remote_file import read_file
+from nas.storage.remote_file import read_file, unzipped
 
 _UNSIGNED_BYTE = 0x08
 
@@ -28,8 +27,7 @@ def read_idx(url: str, n_dimensions: int, options: Mapping[str, Any] | None = No
         ConfigurationError: it can't be read, or is not a complete idx file of that many dimensions.
     """
     try:
-        raw = read_file(url, options or {})
-        return parse_idx(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw, n_dimensions)
+        return parse_idx(unzipped(read_file(url, options or {})), n_dimensions)
     except (OSError, EOFError, ValueError, zlib.error) as error:  # an incomplete gzip file raises any of the last three
         raise ConfigurationError(f"{url} can't be read: {error}") from error
 

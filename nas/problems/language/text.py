@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections import Counter
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nas.core.errors import ConfigurationError
-from nas.storage.remote_file import read_file
+from nas.storage.remote_file import read_file, unzipped
 
 _MAX_CHARACTERS = 4096
 _N_BYTES = 256
@@ -82,7 +81,7 @@ def file_text(url: str, options: Mapping[str, Any]) -> str:
     """
     content = read_file(url, options)
     try:
-        text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
+        text = unzipped(content).decode()
         return _passages(text) if url.endswith((".json", ".json.gz")) else text
     except (ValueError, OSError, EOFError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise ConfigurationError(f"problem.text={url}: {type(error).__name__}: {error}. {_REMEDY}") from error

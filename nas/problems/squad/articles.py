@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import random
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.core.errors import ConfigurationError
-from nas.storage.remote_file import read_file
+from nas.storage.remote_file import read_file, unzipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def read_vectors(url: str, options: Mapping[str, Any]) -> tuple[list[str], NDArr
     """
     try:
         content = read_file(url, options)
-        words, vectors = _from_npz(content) if content.startswith(b"PK") else _from_text(_unzipped(content))
+        words, vectors = _from_npz(content) if content.startswith(b"PK") else _from_text(unzipped(content))
         if vectors.ndim != 2 or len(words) != len(vectors) or not words or not np.isfinite(vectors).all():
             raise ValueError(f"{len(words)} words and vectors of shape {vectors.shape}")
     except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
@@ -126,7 +125,7 @@ def _titles(value: object) -> list[str]:
 
 def _read_json(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        parsed = json.loads(_unzipped(read_file(url, options)))
+        parsed = json.loads(unzipped(read_file(url, options)))
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise ConfigurationError(f"{url} can't be read: {error}") from error
     if not isinstance(parsed, dict):
@@ -140,10 +139,6 @@ def _paragraph(found: Mapping[str, Any]) -> Paragraph:
         for one in found["qas"]
     ]
     return Paragraph(str(found["context"]), tuple(one for one in asked if one.answers))
-
-
-def _unzipped(content: bytes) -> bytes:
-    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
 
 
 def _from_npz(content: bytes) -> tuple[list[str], NDArray[np.float32]]:

@@ -23,6 +23,7 @@ from nas.spaces.growth import GrowthOperation, InsertBlock, Sizes, Stack, WidenH
 
 _NOISE = 0.1
 """Standard deviation of the noise, as a share of the weights' own."""
+OTHER_NETWORK = "the operations make another network than the child's"
 _FUSED = 3  # query, key and value are one tensor, one after the other
 _BLOCK = re.compile(r"layers\.([0-9]+)\.(.+)")
 _PROJECTIONS = frozenset({"self_attn.out_proj.weight", "self_attn.out_proj.bias", "linear2.weight", "linear2.bias"})
@@ -99,9 +100,9 @@ def transformer_in(model: nn.Module, sizes: Sizes) -> tuple[str, dict[str, Tenso
     try:
         check_weights(sizes, own)
     except ConfigurationError as error:
-        raise PointError(f"the operations make another network than the child's: {error}") from error
+        raise PointError(f"{OTHER_NETWORK}: {error}") from error
     if n_heads != sizes.n_heads or f"layers.{sizes.n_layers}.linear1.weight" in own:
-        raise PointError("the operations make another network than the child's")
+        raise PointError(OTHER_NETWORK)
     return prefix, own
 
 

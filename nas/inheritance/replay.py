@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.channel_edits import Weights, node_of
 from nas.inheritance.donor_weights import LazyWeights
+from nas.inheritance.growth import OTHER_NETWORK, grow, new_blocks, transformer_in
 from nas.inheritance.growth import check_weights as check_transformer
-from nas.inheritance.growth import grow, new_blocks, transformer_in
 from nas.inheritance.morphism import check_weights, outcome, replay
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.shape_rules import all_finite, storage_refusal
@@ -37,9 +37,6 @@ class _Replay:
     names: Callable[[LazyWeights], list[str]]
     run: Callable[[Mapping[str, Tensor]], Weights]
     is_new: Callable[[str], bool]
-
-
-_OTHER_NETWORK = "the operations make another network than the child's"
 
 
 def replay_on_best(
@@ -104,7 +101,7 @@ def _of_graph(derivation: Derivation, model: nn.Module) -> _Replay:
     prefix, own_network = graph_in(model)
     network, new_nodes = outcome(derivation.network, derivation.operations)
     if network != own_network:
-        raise PointError(_OTHER_NETWORK)
+        raise PointError(OTHER_NETWORK)
     return _Replay(
         prefix,
         names=lambda donor: names_in_graph(donor, prefix, derivation.network),

@@ -40,7 +40,7 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
             "Choose another name=..., or the settings that it was begun with"
         )
     here, there = prepared.search_json.get("data", {}), existing.get("data", {})
-    known = {name for name in here.keys() | there.keys() if name in here and name in there}
+    known = here.keys() & there.keys()
     known |= {name for data in (here, there) for name, digest in data.items() if digest == NO_FILE}
     if found := differences(*({name: data[name] for name in sorted(known & data.keys())} for data in (there, here))):
         raise ConfigurationError(

@@ -72,10 +72,11 @@ def proposals(search: Path) -> dict[str, bytes]:
 
 
 def attempts(search: Path) -> dict[int, list[int]]:
+    """Returns the attempts of each trial in order. Names alone would put attempt 10 before attempt 2."""
     found: dict[int, list[int]] = {}
-    for path in sorted((search / "trials").glob("*.start-*.json")):
+    for path in (search / "trials").glob("*.start-*.json"):
         found.setdefault(int(path.name[:6]), []).append(int(path.stem.rpartition("-")[2]))
-    return found
+    return {number: sorted(tries) for number, tries in found.items()}
 
 
 def finished(search: Path) -> set[int]:
@@ -84,6 +85,15 @@ def finished(search: Path) -> set[int]:
 
 def n_starts(search: Path) -> int:
     return sum(map(len, attempts(search).values()))
+
+
+def test_attempts_are_in_order_beyond_nine(tmp_path: Path) -> None:
+    """The attempts that the tests compare are ordered as numbers: a slow machine kills one trial ten times."""
+    (tmp_path / "trials").mkdir()
+    for attempt in range(1, 12):
+        (tmp_path / "trials" / f"000003.start-{attempt}.json").touch()
+
+    assert attempts(tmp_path) == {3: list(range(1, 12))}
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nas.core.checkpoint import Checkpoint, SavedFolder
@@ -92,13 +93,19 @@ def load_manifest(files: BlobStore, checkpoint: Checkpoint) -> Manifest:
     try:
         if checkpoint.manifest.bytes > MAX_RECORD_BYTES:
             raise CorruptError(f"{checkpoint.manifest.bytes} bytes; a manifest has at most {MAX_RECORD_BYTES}")
-        manifest = Manifest.from_bytes(bytes(files.read(checkpoint.manifest)))
+        manifest = _decoded(bytes(files.read(checkpoint.manifest)))
         saved = checkpoint.saved and SavedFolder.of(checkpoint.saved.path, manifest.files)
         if manifest.packs != checkpoint.packs or saved != checkpoint.saved or (manifest.files and not saved):
             raise CorruptError("it lists other packs or files than the checkpoint")
     except CorruptError as error:
         raise CorruptError(f"manifest {checkpoint.manifest.path} in {files.url} is corrupt: {error}") from error
     return manifest
+
+
+@lru_cache(maxsize=2)
+def _decoded(data: bytes) -> Manifest:
+    """Returns the manifest in these bytes; subnets of a supernet epoch all read the epoch's."""
+    return Manifest.from_bytes(data)
 
 
 def fetch_folder(files: BlobStore, checkpoint: Checkpoint, local_dir: str | os.PathLike[str]) -> None:

@@ -122,7 +122,8 @@ def value_of(point: Point, name: str) -> Any:
 def _share(copied: nn.Module, network: nn.Module) -> None:
     """Shares parameters of a subnet as the network does, if they have the same shape."""
     owners: dict[int, list[str]] = {}
-    for name, _ in copied.named_parameters(remove_duplicate=False):
+    names = [name for name, _ in copied.named_parameters(remove_duplicate=False)]
+    for name in names if len(names) > 1 else ():  # most options have one parameter
         owners.setdefault(id(network.get_parameter(name)), []).append(name)
     for first, *others in owners.values():
         shared = copied.get_parameter(first)

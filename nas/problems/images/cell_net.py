@@ -110,8 +110,17 @@ def initialized(network: nn.Module) -> nn.Module:
 
     Its supernet is built without numbers, and only the layers of the cell get some.
     """
-    network.to_empty(device=torch.get_default_device())
+    device = torch.get_default_device()
     for module in network.modules():
+        for name, parameter in [*module.named_parameters(recurse=False)]:
+            setattr(module, name, nn.Parameter(_empty(parameter, device), parameter.requires_grad))
+        for name, buffer in [*module.named_buffers(recurse=False)]:
+            setattr(module, name, _empty(buffer, device))
         if isinstance(module, nn.Conv2d | nn.BatchNorm2d | nn.Linear):
             module.reset_parameters()
     return network
+
+
+def _empty(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns what ``empty_like`` does, without its detour for the meta device."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)

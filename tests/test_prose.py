@@ -28,7 +28,6 @@ EXCLUDED = (
     "nas/storage/backends/sftp_files.py",
     "nas/storage/backends/ssh.py",
     "flows/engine/server.py",  # the temporary server
-    "flows/views/page/",  # the page's drawing code
 )
 """Code that is going to be replaced; its prose is not polished before."""
 

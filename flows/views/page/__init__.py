@@ -1,1 +1,1 @@
-"""The page of a lineage: family tree, curve and table, drawn as SVG and HTML without a network."""
+"""The page of a lineage: family tree, charts and table as one HTML file."""

@@ -6,7 +6,9 @@ _SHORTEST, _LONGEST = 14.0, 160.0  # from the end of a curve to its control poin
 
 
 def curve(start: tuple[float, float], end: tuple[float, float], half_width: float) -> str:
-    """Returns a curve from the right of one mark to the left of another; in one column around their left sides.
+    """Returns a curve from the right of one mark to the left of another.
+
+    In one column it connects their left sides.
 
     Args:
         start: The middle of the first mark.
@@ -23,9 +25,9 @@ def curve(start: tuple[float, float], end: tuple[float, float], half_width: floa
 def way_around(
     start: tuple[float, float], end: tuple[float, float], *, half_width: float, column: float, row: float
 ) -> str:
-    """Returns a way from one mark to another, some columns to its right, that no mark between them hides.
+    """Returns a way from one mark to another, some columns to its right.
 
-    It runs between two rows, and changes rows only between two columns.
+    It runs between two rows, so that no mark hides it, and changes rows only between two columns.
 
     Args:
         start: The middle of the first mark.

@@ -1,4 +1,4 @@
-"""Places of a supernet's trials: the epochs as a line from left to right, below each epoch the subnets of its weights.
+"""Places of a supernet's trials: a line of epochs, each above its subnets.
 
 The shared scores in a column compare, since the same weights gave them.
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 10
 _LATER_STEP = 1.7
-"""Rows from a trial of a later stage to the next one, since the winner's star is larger than other marks."""
+"""Rows between two trials of a later stage: the winner's star is larger than other marks."""
 _OTHER = "other"
 """The heading of the search's trials that have no weights of an epoch."""
 
 
 def lay_out_epochs(lineage: Lineage) -> Layout:
-    """Gives every trial of a search with supernet epochs a place: epochs, then others, then later stages.
+    """Returns places for a search with supernet epochs: epochs, then others, then later stages.
 
     Of several trials of one epoch, the newest is in the line, and the others are below it.
     """
@@ -51,7 +51,7 @@ def lay_out_epochs(lineage: Lineage) -> Layout:
 
 
 def _heading(trial: Trial, epoch_by_trial: Mapping[int, int], first_stage: str) -> str:
-    """The heading of the trial's column: a supernet epoch, a later stage, or neither."""
+    """Returns the heading of the trial's column: a supernet epoch, a later stage, or neither."""
     if trial.stage != first_stage:
         return trial.stage
     sources = (trial.number, trial.donor, trial.resolved_donor, *trial.proposal.weight_donors)

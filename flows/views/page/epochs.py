@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import markup, number
-from flows.views.page.curve import GREATEST, ticks
+from flows.cli.formatting import number
+from flows.views.page.chart import Chart, Frame, Mark, Text, limited, ticks
+from flows.views.page.legend import Path
+from flows.views.page.shapes import circle
 from nas.core.metric import is_finite
 from nas.core.supernet import epoch_of
 from nas.core.trial import Trial
@@ -15,14 +17,14 @@ if TYPE_CHECKING:
     from nas.core.lineage import Lineage
     from nas.core.metric import Metric
 
-_WIDTH, _HEIGHT = 300.0, 140.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 12.0, 10.0, 24.0
+_FRAME = Frame(width=300, height=140, left=48, right=288, top=10, bottom=116)
 
 
-def epoch_charts(lineage: Lineage, metric: Metric) -> list[tuple[str, str]]:
-    """Each metric of supernet epochs as its title and an SVG; the search's own metric comes first.
+def epoch_charts(lineage: Lineage, metric: Metric) -> list[tuple[str, Chart]]:
+    """Returns a title and a chart for each metric of supernet epochs.
 
-    Metrics known before training are left out. The newest trial of an epoch counts.
+    The search's own metric comes first. Metrics known before training are left out.
+    The newest trial of an epoch counts.
     """
     epochs: dict[int, Trial] = {}
     for trial in sorted(lineage, key=lambda trial: trial.number):
@@ -31,14 +33,14 @@ def epoch_charts(lineage: Lineage, metric: Metric) -> list[tuple[str, str]]:
     names = dict.fromkeys([metric.name, *(name for trial in epochs.values() for name in trial.metrics)])
     charts = []
     for name in names:
-        values = {
-            epoch: trial
-            for epoch, trial in sorted(epochs.items())
-            if name not in trial.static_metrics and is_finite(trial.metrics.get(name, float("nan")))
-        }
+        reported = {epoch: trial for epoch, trial in sorted(epochs.items()) if _reports(trial, name)}
         title = f"{name} (mean of subnets)" if name == metric.name else name
-        charts += [(title, _Chart(name, values).svg())] if values else []
+        charts += [(title, _Chart(name, reported).chart())] if reported else []
     return charts
+
+
+def _reports(trial: Trial, name: str) -> bool:
+    return name not in trial.static_metrics and is_finite(trial.metrics.get(name, float("nan")))
 
 
 class _Chart:
@@ -46,42 +48,37 @@ class _Chart:
 
     def __init__(self, name: str, trials: Mapping[int, Trial]) -> None:
         self.name, self.trials = name, trials
-        values = [max(-GREATEST, min(GREATEST, trial.metrics[name])) for trial in trials.values()]
+        values = [limited(trial.metrics[name]) for trial in trials.values()]
         pad = 0.0 if min(values) < max(values) else abs(values[0]) / 2 or 1.0
         self.low, self.high = min(values) - pad, max(values) + pad
         self.first, self.last = min(trials), max(trials)
 
     def x(self, epoch: int) -> float:
         share = (epoch - self.first) / max(1, self.last - self.first)
-        return _LEFT + 6 + share * (_WIDTH - _LEFT - _RIGHT - 12)
+        return _FRAME.left + 6 + share * (_FRAME.right - _FRAME.left - 12)
 
     def y(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return _HEIGHT - _BOTTOM - max(0.0, min(1.0, share)) * (_HEIGHT - _TOP - _BOTTOM)
+        return _FRAME.up((value - self.low) / (self.high - self.low))
 
-    def svg(self) -> str:
-        line = "L".join(f"{self.x(epoch):.1f} {self.y(t.metrics[self.name]):.1f}" for epoch, t in self.trials.items())
-        marks = (self.mark(epoch, trial) for epoch, trial in self.trials.items())
-        return (
-            f'<svg class="curve" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="group" '
-            f'aria-label="{markup(self.name)} by supernet epoch">{"".join(self.axes())}'
-            f'<path class="best" d="M{line}"/>{"".join(marks)}</svg>'
+    def place(self, epoch: int, trial: Trial) -> str:
+        return f"{self.x(epoch):.1f} {self.y(trial.metrics[self.name]):.1f}"
+
+    def chart(self) -> Chart:
+        values = ticks(self.low, self.high, 3)
+        numbers = [int(epoch) for epoch in ticks(self.first, self.last, 6) if epoch == int(epoch)]
+        line = "L".join(self.place(epoch, trial) for epoch, trial in self.trials.items())
+        return Chart(
+            frame=_FRAME,
+            label=f"{self.name} by supernet epoch",
+            grid=_FRAME.lines(map(self.y, values)),
+            ticks=(
+                *(Text(_FRAME.left - 6, self.y(value) + 4, f"{value:.4g}", "end") for value in values),
+                *(Text(self.x(epoch), _FRAME.height - 7, str(epoch)) for epoch in numbers),
+            ),
+            lines=(Path("best", f"M{line}"),),
+            marks=tuple(self.mark(epoch, trial) for epoch, trial in self.trials.items()),
         )
 
-    def mark(self, epoch: int, trial: Trial) -> str:
-        value = trial.metrics[self.name]
-        said = f"epoch {epoch}, trial {trial.number}: {markup(self.name)} {number(value)}"
-        return (
-            f'<circle class="score epoch" data-n="{trial.number}" cx="{self.x(epoch):.1f}" cy="{self.y(value):.1f}" '
-            f'r="3.2"><title>{said}</title></circle>'
-        )
-
-    def axes(self) -> Iterator[str]:
-        for value in ticks(self.low, self.high, 3):
-            y = self.y(value)
-            yield f'<path class="grid" d="M{_LEFT:.0f} {y:.1f}H{_WIDTH - _RIGHT:.0f}"/>'
-            yield f'<text x="{_LEFT - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>'
-        for epoch in ticks(self.first, self.last, 6):
-            if epoch == int(epoch):
-                text = f'x="{self.x(int(epoch)):.1f}" y="{_HEIGHT - 7:.0f}" text-anchor="middle"'
-                yield f"<text {text}>{int(epoch)}</text>"
+    def mark(self, epoch: int, trial: Trial) -> Mark:
+        title = f"epoch {epoch}, trial {trial.number}: {self.name} {number(trial.metrics[self.name])}"
+        return Mark(trial.number, "epoch", self.place(epoch, trial), circle(3.2), title)

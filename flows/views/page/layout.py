@@ -1,7 +1,7 @@
-"""Where each trial stands in the drawing of the family tree: generations as columns, families one below the other.
+"""Places of trials in the family tree: generations as columns, families one below the other.
 
-A tidy tree (Reingold and Tilford 1981, IEEE TSE 7(2)) in linear time: subtrees are pushed together until their outlines
-touch, and a parent stands in the middle of its children. No recursion, so that a line of thousands of trials is fine.
+A tidy tree (Reingold and Tilford 1981, IEEE TSE 7(2)) in linear time. Subtrees are pushed together until their outlines
+touch, and a parent stands in the middle of its children. There is no recursion, so a line of thousands of trials works.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Layout:
 
 @dataclass(slots=True)
 class _Outline:
-    """The upper and the lower edge of a subtree, the deepest column first and the root's last."""
+    """The upper and the lower edge of a subtree, from the deepest column to the root's."""
 
     upper: list[float] = field(default_factory=list)
     lower: list[float] = field(default_factory=list)
@@ -114,7 +114,10 @@ def lay_out(lineage: Lineage, *, single_columns: int) -> Layout:
 
 
 def tree_parents(trials: Iterable[Trial]) -> dict[int, int]:
-    """The parent below which a trial stands: of several the eldest generation's, so that columns are generations."""
+    """Returns the parent that each trial follows.
+
+    Of several parents it is that of the latest generation, so that columns are generations.
+    """
     generation = {trial.number: trial.generation for trial in trials}
     parents = {}
     for trial in trials:
@@ -125,7 +128,7 @@ def tree_parents(trials: Iterable[Trial]) -> dict[int, int]:
 
 
 def _outlines(trials: list[Trial], children: Mapping[int, list[int]]) -> tuple[dict[int, _Outline], dict[int, float]]:
-    """The outline of each founder's family, and each other trial's row relative to its parent's."""
+    """Returns the outline of each founder's family, and each other trial's row relative to its parent's."""
     open_: dict[int, _Outline] = {}
     offset: dict[int, float] = {}
     for trial in reversed(trials):
@@ -146,7 +149,10 @@ def _outlines(trials: list[Trial], children: Mapping[int, list[int]]) -> tuple[d
 
 
 def _joined(above: _Outline, below: _Outline) -> _Outline:
-    """One outline of two, the second pushed down until no column overlaps; costs the depth of the shallower one."""
+    """Returns one outline of two, the second pushed down until no column overlaps.
+
+    The time is linear in the depth of the shallower one.
+    """
     depth = min(len(above.upper), len(below.upper))
     gaps = (above.lower[-i] + above.shift - below.upper[-i] - below.shift for i in range(1, depth + 1))
     below.shift += max(gaps) + 1

@@ -1,4 +1,4 @@
-"""Colors that people with color-blindness tell apart, for light and dark; and the color of a score."""
+"""Colors for light and dark that color-blind people can distinguish, and the color of a score."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nas.core.metric import Metric
 _RAMP = ("#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#0c2c84")  # ColorBrewer YlGnBu
 N_STEPS = len(_RAMP)
 _CLIPPED = 0.25
-"""The share of the worst scores that all get the first color: the others are left for those that compete."""
+"""The share of the worst scores that all get the first color."""
 
 _INK, _PAPER = "#14181f", "#ffffff"
 LIGHT: Mapping[str, str] = {
@@ -46,26 +46,20 @@ DARK: Mapping[str, str] = {
     **{f"q{i}": color for i, color in enumerate(reversed(_RAMP))},
     **{f"t{i}": _PAPER if i < 2 else _INK for i in range(N_STEPS)},
 }
-"""Where the page is dark, the best score is the brightest; where it is light, the darkest."""
-
-
-def css_variables() -> str:
-    """The colors as CSS variables of the page, dark where the reader's system is."""
-    light, dark = (";".join(f"--{name}:{value}" for name, value in colors.items()) for colors in (LIGHT, DARK))
-    return f":root{{color-scheme:light dark;{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+"""On a dark page the best score is the brightest; on a light one, the darkest."""
 
 
 def in_light(css: str) -> str:
-    """Style with every variable replaced by its light color, for a picture that stands alone."""
+    """Returns a style with each variable replaced by its light color."""
     return re.sub(r"var\(--([a-z0-9]+)\)", lambda found: LIGHT[found[1]], css)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreScale:
-    """Which of the ramp's steps a score gets: the last for the best.
+    """Steps of the ramp by score, the last one for the best.
 
     Attributes:
-        low: The score that ends the first step's reach; worse ones are the first step's too.
+        low: The score at which the first step ends; worse ones have the first step as well.
         high: The best score.
         is_clipped: Whether scores worse than ``low`` exist.
     """
@@ -76,7 +70,7 @@ class ScoreScale:
 
     @classmethod
     def of(cls, scores: Iterable[float], metric: Metric) -> ScoreScale | None:
-        """The scale of these scores, or None where there are none."""
+        """Returns the scale of these scores, or None if there are none."""
         ranked = sorted(scores, key=metric.rank)
         if not ranked:
             return None
@@ -84,14 +78,14 @@ class ScoreScale:
         return cls(low, ranked[-1], metric.is_better(low, ranked[0]))
 
     def step(self, score: float) -> int:
-        """The step of a score, 0 to ``N_STEPS - 1``."""
+        """Returns the step of a score, 0 to ``N_STEPS - 1``."""
         if self.high == self.low:
             return N_STEPS - 1 if score == self.high else 0
         share = (score / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # of halves: the whole may be infinite
         return max(0, min(N_STEPS - 1, int(share * N_STEPS)))
 
     def text(self, score: float) -> str:
-        """A score with as many decimals as tell those of this scale apart."""
+        """Returns a score with enough decimals to distinguish the scores of this scale."""
         spread = abs(self.high - self.low)
         if isinstance(score, int) or not 1e-4 <= spread < 1e6 or abs(score) >= 1e6:
             return number(score)

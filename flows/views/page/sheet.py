@@ -1,58 +1,69 @@
-"""The lineage as a table of a page: the columns of the report, those first that people look at first."""
+"""The lineage as a table of the page, with the most important columns first."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flows.cli.formatting import cell, markup
+from flows.cli.formatting import cell
 from flows.views.table import lineage_columns
 
 if TYPE_CHECKING:
     from flows.views.snapshot import Snapshot
 
 _ORDER = (
-    *("trial", "metric.", "shared_score", "front", "test.", "state", "reason", "stage", "generation"),
-    *("parent", "second_parent", "donor", "inherited"),
-    *(
-        "duration_s",
-        "point.",
-        "suggested",
-        "cost.",
-        "policies",
-        "attempt",
-        "job",
-        "started",
-        "finished",
-        "checkpoint_bytes",
-        "weights_deleted",
-    ),
-    "error",
+    *("metric.", "shared_score", "front", "test.", "state", "reason", "stage", "generation"),
+    *("parent", "second_parent", "donor", "inherited", "duration_s", "point.", "suggested", "cost.", "policies"),
+    *("attempt", "job", "started", "finished", "checkpoint_bytes", "weights_deleted", "error"),
 )
 _LONG = 48
 
 
-def sheet_html(snapshot: Snapshot) -> str:
-    """The table; columns that hold nothing are left out."""
+Cell = tuple[str, str, int | str | None]
+"""Kind and text of a cell; for links the trial, for a rounded number its value."""
+
+
+class Head(NamedTuple):
+    """Head of a column; ``is_descending`` if the first click sorts that way."""
+
+    name: str
+    is_numeric: bool
+    is_descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table after its first column: heads, and rows of a trial's number, class and cells."""
+
+    heads: tuple[Head, ...]
+    rows: Iterator[tuple[int, str, tuple[Cell, ...]]]
+
+
+def sheet_of(snapshot: Snapshot) -> Sheet:
+    """Returns the table, without empty columns."""
     columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
-    names = [name for name in sorted(columns, key=_place) if any(cell(name, value) for value in columns[name])]
+    trials = columns.pop("trial")
     better = {f"{kind}.{m.name}": m.direction for m in snapshot.metrics for kind in ("metric", "test")}
-    numeric = {name: _is_numeric(columns[name]) for name in names}
-    heads = "".join(_head(name, is_numeric=numeric[name], direction=better.get(name)) for name in names)
+    heads, cells = [], []
+    for name in sorted(columns, key=_place):
+        values = columns[name]
+        texts = [cell(name, value) for value in values]
+        if any(texts):
+            is_numeric = _is_numeric(values)
+            number = ("n metric" if name in better else "n") if is_numeric else ""
+            heads.append(Head(name, is_numeric, better.get(name) == "maximize"))
+            cells.append(_cells(name, values, texts, number=number))
+    rows = zip(*cells, strict=True) if cells else repeat(())
     winner = None if snapshot.winner is None else snapshot.winner.number
-    rows = []
-    for values in zip(*(columns[name] for name in names), strict=True):
-        cells = (
-            _cell(name, value, is_numeric=numeric[name], is_score=name in better)
-            for name, value in zip(names, values, strict=True)
-        )
-        kinds = {"winner": values[0] == winner, "shared": values[0] in snapshot.shared_scores}
-        kind = f' class="{" ".join(name for name, holds in kinds.items() if holds)}"' if any(kinds.values()) else ""
-        rows.append(f'<tr id="trial-{values[0]}" data-n="{values[0]}"{kind}>{"".join(cells)}</tr>\n')
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{''.join(rows)}</tbody></table>"
+    kinds = dict.fromkeys(snapshot.shared_scores, "shared")
+    kinds |= {} if winner is None else {winner: f"winner {kinds.get(winner, '')}".rstrip()}
+    return Sheet(tuple(heads), zip(trials, (kinds.get(trial, "") for trial in trials), rows, strict=False))
 
 
 def _place(name: str) -> int:
-    """Where a column stands; ``metric.accuracy`` where ``metric.`` does."""
+    """Returns the place of a column; that of ``metric.accuracy`` is the one of ``metric.``."""
     kind = name.partition(".")[0] + "." if "." in name else name
     return _ORDER.index(kind)
 
@@ -61,26 +72,15 @@ def _is_numeric(values: list[Any]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values if value is not None)
 
 
-def _head(name: str, *, is_numeric: bool, direction: str | None) -> str:
-    """A column's head: a button that sorts; a score sorts with the best first."""
-    first = ' data-first="descending"' if direction == "maximize" else ""
-    kind = ' class="n"' if is_numeric else ""
-    return f'<th scope="col"{kind}{first}><button type="button">{markup(name)}</button></th>'
-
-
-def _cell(name: str, value: Any, *, is_numeric: bool, is_score: bool) -> str:
-    if value is None:
-        return "<td></td>"
-    if name == "trial":
-        return f'<th scope="row" class="n">{value}</th>'
+def _cells(name: str, values: list[Any], texts: list[str], *, number: str) -> list[Cell]:
+    """Returns the cells of a column; ``number`` is their kind if they are numbers."""
+    both = zip(values, texts, strict=True)
+    if name in ("parent", "second_parent", "donor"):
+        link = "n link" if number else "link"
+        return [(link, text, value) if isinstance(value, int) else ("", text, None) for value, text in both]
+    if number:
+        exact = ((text, repr(value)) for value, text in both)
+        return [(number, text, None if text == value else value) if text else ("", "", None) for text, value in exact]
     if name == "state":
-        return f'<td><span class="chip {markup(value).lower()}">{markup(value)}</span></td>'
-    if name in ("parent", "second_parent", "donor") and isinstance(value, int):
-        return f'<td{" class=n" if is_numeric else ""}><a href="#trial-{value}">{value}</a></td>'
-    text = cell(name, value)
-    if is_numeric:
-        exact = f' data-v="{value!r}"' if text != repr(value) else ""
-        return f'<td class="n{" metric" if is_score else ""}"{exact}>{markup(text)}</td>'
-    if len(text) > _LONG:
-        return f'<td class="long" title="{markup(text)}">{markup(text)}</td>'
-    return f"<td>{markup(text)}</td>"
+        return [("state", text, None) for text in texts]
+    return [("long" if len(text) > _LONG else "", text, None) for text in texts]

@@ -1,17 +1,20 @@
-"""The family tree as SVG: who descends from whom, whose weights went in, how good each trial is."""
+"""The family tree: descent, weights that were inherited, and the score of each trial."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from flows.cli.formatting import count, markup, number
+from flows.cli.formatting import count, number
+from flows.views.page.chart import Text
 from flows.views.page.edge_paths import curve, way_around
 from flows.views.page.epoch_columns import lay_out_epochs
 from flows.views.page.layout import Layout, lay_out
-from flows.views.page.marks import LegendItem, dot, edge_item, legend_svg, mark_item, pill, ramp_item, standalone_css
-from flows.views.page.palette import ScoreScale, in_light
+from flows.views.page.legend import LegendItem, Path, edge_item, legend_rows, node_item, ramp_item
+from flows.views.page.palette import LIGHT, N_STEPS, ScoreScale, in_light
+from flows.views.page.shapes import dot, pill, ring
+from flows.views.page.templates import render
 from flows.views.trial_summary import SHARED, donor_of, trial_summary
 from nas.core.ranking import competitors
 from nas.core.shared_scores import shared_scores
@@ -26,26 +29,69 @@ if TYPE_CHECKING:
 MAX_LABELED = 60
 _CHARACTER = 7.0  # the width of a digit in 12 px text
 _WIDTH = 1180.0
-_TIP = (
-    '<defs><marker id="donor-tip" markerUnits="userSpaceOnUse" markerWidth="8" markerHeight="8" refX="7" refY="4" '
-    'orient="auto"><path class="tip" d="M0 0.5L8 4L0 7.5Z"/></marker></defs>'
-)
+_MARGIN = 16.0
 
 
-@dataclass(frozen=True, slots=True)
+class Band(NamedTuple):
+    """A rectangle behind the trials of a family or a column."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Edge(NamedTuple):
+    """An edge to a child; ``source`` is None if it comes from another search."""
+
+    kind: str
+    source: int | None
+    child: int
+    width: str
+    path: str
+
+
+class Node(NamedTuple):
+    """A trial.
+
+    Attributes:
+        kind: Its state and other classes.
+        trial: Its number.
+        parent: Its first parent, or None.
+        place: Its place.
+        name: Its name for screen readers.
+        summary: The text of its tip.
+        paths: Its mark.
+        label: Its number and its score, or an empty text.
+    """
+
+    kind: str
+    trial: int
+    parent: int | None
+    place: str
+    name: str
+    summary: str
+    paths: tuple[Path, ...]
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """The inside of an SVG, its size in pixels, and what explains it."""
+    """Content of a tree in drawing order, and its size in pixels."""
 
-    body: str
     width: float
     height: float
     is_labeled: bool
+    bands: tuple[Band, ...]
+    texts: tuple[Text, ...]
+    edges: tuple[Edge, ...]
+    nodes: tuple[Node, ...]
     legend: tuple[LegendItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """Sizes in pixels: half a mark's width and height, and the steps from column to column and row to row."""
+    """Sizes in pixels: half a mark's width and height, and the distances of columns and rows."""
 
     half_width: float
     half_height: float
@@ -54,6 +100,7 @@ class _Style:
 
     @classmethod
     def fitting(cls, longest_label: int, layout: Layout, n_trials: int) -> _Style:
+        """Returns the sizes for this many trials."""
         if n_trials <= MAX_LABELED:
             half = longest_label * _CHARACTER / 2 + 9
             return cls(half, 12, 2 * half + (34 if layout.n_columns <= 9 else 24), 34)
@@ -63,7 +110,7 @@ class _Style:
 
 
 def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = None, heading: str = "") -> str:
-    """The family tree as an SVG that stands alone: own background, own colors, its legend inside.
+    """Returns the family tree as an SVG file with its own background, colors and legend.
 
     Args:
         lineage: The trials.
@@ -73,22 +120,24 @@ def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = No
     """
     stages = list(dict.fromkeys(trial.stage for trial in sorted(lineage, key=lambda trial: trial.number)))
     best = next((trial.number for trial in competitors(lineage, [metric], stages)), None)
-    drawing = draw_tree(lineage, metric, winner=best if winner is None else winner)
-    margin, top = 16.0, 38.0 if heading else 14.0
-    width = max(drawing.width, 620.0) + 2 * margin
-    legend, legend_height = legend_svg(drawing.legend, width - 2 * margin)
-    height = top + legend_height + drawing.height + margin
-    title = f'<text x="{margin:.0f}" y="26" style="font-size:15px;font-weight:600">{markup(heading)}</text>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" role="img" class="tree{"" if drawing.is_labeled else " dense"}">'
-        f"<title>{markup(heading or 'Family tree')}: {count(len(lineage), 'trial')}</title>"
-        f"<style>{standalone_css()}</style>"
-        f'<rect x=".5" y=".5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="8" '
-        f'style="{in_light("fill:var(--paper);stroke:var(--rule)")}"/>'
-        f"{title if heading else ''}"
-        f'<g transform="translate({margin:.0f} {top:.0f})">{legend}</g>'
-        f'<g transform="translate({margin:.0f} {top + legend_height:.0f})">{drawing.body}</g></svg>\n'
+    tree = draw_tree(lineage, metric, winner=best if winner is None else winner)
+    width = max(tree.width, 620.0)
+    rows, legend_height = legend_rows(tree.legend, width)
+    top = 38.0 if heading else 14.0
+    title = f"{heading or 'Family tree'}: {count(len(lineage), 'trial')}"
+    return render(
+        "picture.svg",
+        tree=tree,
+        title=title,
+        heading=heading,
+        rows=rows,
+        margin=_MARGIN,
+        top=top,
+        tree_top=top + legend_height,
+        width=width + 2 * _MARGIN,
+        height=top + legend_height + tree.height + _MARGIN,
+        css=in_light(render("tree.css", n_steps=N_STEPS)),
+        colors=LIGHT,
     )
 
 
@@ -98,26 +147,24 @@ def draw_tree(
     *,
     winner: int | None = None,
     tests: Tests | None = None,
-    links: bool = False,
 ) -> Drawing:
-    """The family tree, to be put into an ``<svg class="tree">`` of a page with the style ``MARKS_CSS``.
+    """Returns the family tree, for the template ``tree.svg``.
 
     Args:
         lineage: The trials.
         metric: The score that colors them.
         winner: The trial whose line of ancestors is emphasized.
         tests: Test records by trial, for the details.
-        links: Each trial is a link to ``#trial-<number>``.
     """
-    return _Tree(lineage, metric, winner, tests or {}, links).drawing()
+    return _Tree(lineage, metric, winner, tests or {}).drawing()
 
 
 class _Tree:
-    """Draws one lineage: places from the layout, sizes from the style."""
+    """Draws one lineage, with places from the layout and sizes from the style."""
 
-    def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests, links: bool) -> None:
+    def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests) -> None:
         self.trials = sorted(lineage, key=lambda trial: trial.number)
-        self.metric, self.winner, self.tests, self.links = metric, winner, tests, links
+        self.metric, self.winner, self.tests = metric, winner, tests
         self.epochs, self.shared = supernet_epochs(self.trials), shared_scores(self.trials)
         self.is_labeled = len(self.trials) <= MAX_LABELED
         self.layout = (
@@ -148,49 +195,59 @@ class _Tree:
     def drawing(self) -> Drawing:
         width = self.x(max(0, self.layout.n_columns - 1)) + self.style.half_width + 14
         bottom = max((self.place(trial.number)[1] for trial in self.trials), default=20.0)
-        body = "".join([_TIP, *self.background(width), *self.edges(), *(self.node(trial) for trial in self.trials)])
-        height = bottom + self.style.half_height + 10
-        return Drawing(body, max(width, 200.0), height, self.is_labeled, tuple(self.legend()))
+        return Drawing(
+            width=max(width, 200.0),
+            height=bottom + self.style.half_height + 10,
+            is_labeled=self.is_labeled,
+            bands=(*self.family_bands(width), *self.column_bands()),
+            texts=tuple(self.texts()),
+            edges=tuple(self.edges()),
+            nodes=tuple(self.node(trial) for trial in self.trials),
+            legend=tuple(self.legend()),
+        )
 
-    def background(self, width: float) -> Iterator[str]:
-        """The families' bands, and the generations above them."""
-        pad = self.style.half_height + (6 if self.is_labeled else 2)
+    @property
+    def pad(self) -> float:
+        """From the middle of a mark to the end of the band behind it."""
+        return self.style.half_height + (6 if self.is_labeled else 2)
+
+    def family_bands(self, width: float) -> Iterator[Band]:
+        """Yields a band for each family."""
         for family in self.layout.families:
-            top, bottom = self.y(family.top) - pad, self.y(family.bottom) + pad
-            yield f'<rect class="band" x="1" y="{top:.1f}" width="{width - 2:.1f}" height="{bottom - top:.1f}" rx="7"/>'
-        yield from self.column_bands(pad)
-        n_columns = max((family.n_columns for family in self.layout.families), default=0)
-        every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * self.style.column >= 26)
-        if n_columns:
-            yield '<text class="soft" x="4" y="10">generation</text>'
-        for column in range(0, n_columns, every):
-            yield f'<text class="soft" x="{self.x(column):.1f}" y="27" text-anchor="middle">{column}</text>'
-        if self.layout.single_row is not None and self.layout.families:
-            y = self.y(self.layout.single_row) - pad - 5
-            yield f'<text class="soft" x="4" y="{y:.1f}">no parent, no child{self.but_crossed()}</text>'
+            top, bottom = self.y(family.top) - self.pad, self.y(family.bottom) + self.pad
+            yield Band(1, top, width - 2, bottom - top)
 
-    def column_bands(self, pad: float) -> Iterator[str]:
-        """A band and a heading for each supernet epoch, or later stage."""
-        top, bottom = self.y(0) - pad, self.y(max(1.0, self.layout.n_rows - 1)) + pad
-        if self.layout.columns:
-            yield '<text class="soft" x="4" y="10">supernet epoch</text>'
+    def column_bands(self) -> Iterator[Band]:
+        """Yields a band for each supernet epoch, or later stage."""
+        top, bottom = self.y(0) - self.pad, self.y(max(1.0, self.layout.n_rows - 1)) + self.pad
         for column in self.layout.columns:
             left = self.x(column.start) - self.style.half_width - 4
             width = (column.width - 1) * self.style.column + 2 * self.style.half_width + 8
-            place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"'
-            yield f'<rect class="band" {place} rx="7"/>'
-            x = self.x(column.start)
-            yield f'<text class="soft" x="{x:.1f}" y="27" text-anchor="middle">{markup(column.heading)}</text>'
+            yield Band(left, top, width, bottom - top)
+
+    def texts(self) -> Iterator[Text]:
+        """Yields the headings of columns, and that of the trials without a family."""
+        n_columns = max((family.n_columns for family in self.layout.families), default=0)
+        every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * self.style.column >= 26)
+        headings = {column.start: column.heading for column in self.layout.columns}
+        headings |= {column: str(column) for column in range(0, n_columns, every)}
+        if headings:
+            yield Text(4, 10, "supernet epoch" if self.layout.columns else "generation", "start", "soft")
+        for place, heading in headings.items():
+            yield Text(self.x(place), 27, heading, kind="soft")
+        if self.layout.single_row is not None and self.layout.families:
+            y = self.y(self.layout.single_row) - self.pad - 5
+            yield Text(4, y, f"no parent, no child{self.but_crossed()}", "start", "soft")
 
     def but_crossed(self) -> str:
-        """What the heading of those without a family adds where one is a parent, of a child that stands elsewhere."""
+        """Returns an addition to the heading if one of these trials has a child."""
         below, parents = self.layout.single_row, {number for trial in self.trials for number in trial.parents}
         singles = (n for n, (_, row) in self.layout.places.items() if below is not None and row >= below)
         return " but by crossing" if parents & {*singles} else ""
 
-    def edges(self) -> Iterator[str]:
-        """Edges from parents, second ones first, from other donors, then the winner's line: the later lie above."""
-        drawn: dict[str, list[str]] = {"second": [], "": [], "spine": [], "donor": [], "line": []}
+    def edges(self) -> Iterator[Edge]:
+        """Yields edges from second parents, parents and other donors, and last the winner's line."""
+        drawn: dict[str, list[Edge]] = {"second": [], "": [], "spine": [], "donor": [], "line": []}
         for trial in self.trials:
             donor = donor_of(trial)
             for parent in trial.parents:
@@ -209,48 +266,45 @@ class _Tree:
             yield from paths
 
     def has_donor_edge(self, trial: Trial, donor: Donor | None) -> bool:
-        """Whether an edge shows the donor: not if it is a parent, or the epoch in whose column the trial stands."""
+        """Returns whether an edge shows the donor: neither a parent nor the epoch above has one."""
         return donor in self.layout.places and donor not in trial.parents and not self.is_below(trial, donor)
 
     def is_below(self, trial: Trial, source: Donor | None) -> bool:
-        """Whether a subnet stands in the column of the epoch that gave its weights."""
+        """Returns whether a subnet stands in the column of the epoch that gave its weights."""
         is_subnet = trial.number not in self.epochs and trial.stage == self.first_stage
         return is_subnet and source in self.epochs and source == donor_of(trial)
 
-    def edge(self, source: int, child: Trial, kind: str, *, share: float | None) -> str:
-        """An edge from the source's right to the child's left; below supernet epochs around the marks between them."""
+    def edge(self, source: int, child: Trial, kind: str, *, share: float | None) -> Edge:
+        """Returns an edge from the source's right to the child's left.
+
+        Below supernet epochs it leads around the marks between them.
+        """
         start, end, style = self.place(source), self.place(child.number), self.style
         is_far = self.layout.places[child.number][0] - self.layout.places[source][0] > 1
         if is_far and self.layout.columns and child.number not in self.epochs:
             path = way_around(start, end, half_width=style.half_width, column=style.column, row=style.row)
         else:
             path = curve(start, end, style.half_width)
-        tip = ' marker-end="url(#donor-tip)"' if kind == "donor" and self.is_labeled else ""
-        return (
-            f'<path class="edge {kind}" data-s="{source}" data-c="{child.number}" '
-            f'stroke-width="{self.stroke(share, kind)}"{tip} d="{path}"/>'
-        )
+        return Edge(kind, source, child.number, self.stroke(share, kind), path)
 
-    def stub(self, trial: Trial) -> str:
-        """A donor in another search: an edge from nowhere."""
+    def stub(self, trial: Trial) -> Edge:
+        """Returns an edge from a donor in another search, which has no place."""
         x, y = self.place(trial.number)
         length = min(20.0, self.style.column / 2)
         start = f"M{x - self.style.half_width - length:.1f} {y - length / 2:.1f}l{length:.1f} {length / 2:.1f}"
-        tip = ' marker-end="url(#donor-tip)"' if self.is_labeled else ""
-        width = self.stroke(trial.inherited, "donor")
-        return f'<path class="edge donor" data-c="{trial.number}" stroke-width="{width}"{tip} d="{start}"/>'
+        return Edge("donor", None, trial.number, self.stroke(trial.inherited, "donor"), start)
 
     def stroke(self, share: float | None, kind: str) -> str:
-        """The width of an edge over which this share of the parameters was inherited."""
+        """Returns the width of an edge over which this share of the parameters was inherited."""
         if kind == "spine":
             return "5" if self.is_labeled else "3"
         least, most = (1.2, 3.0 if kind == "donor" else 5.0) if self.is_labeled else (0.7, 2.4)
         return f"{least + (most - least) * (share or 0.0):.1f}"
 
     def label(self, trial: Trial) -> str:
-        """The number and the score, in brackets if of shared weights; without one the state. Epochs have their number.
+        """Returns the number, and the score or the state; scores of shared weights are in brackets.
 
-        The number of an epoch is not that of its trial.
+        A supernet epoch has its own number, which is not that of its trial.
         """
         score = trial.value(self.metric.name)
         scale = self.shared_scale if trial.number in self.shared else self.scale
@@ -259,37 +313,43 @@ class _Tree:
         shown = f"epoch {epoch_of(trial.point)}" if trial.number in self.epochs else shown
         return f"{'★ ' if trial.number == self.winner else ''}{trial.number}  {shown}"
 
-    def node(self, trial: Trial) -> str:
-        score = trial.value(self.metric.name)
-        is_final, is_winner = trial.stage != self.first_stage, trial.number == self.winner
-        is_shared, is_above = trial.number in self.shared, trial.number in self.epochs
-        marks = {"final": is_final, "line": trial.number in self.line, "winner": is_winner}
-        marks |= {"epoch": is_above, "shared": is_shared and not is_above}
-        kinds = ["node", str(trial.state).lower(), *(kind for kind, holds in marks.items() if holds)]
-        named = f"trial {trial.number}, {trial.state}"
-        if score is not None:
-            named += f", {self.metric.name} {number(score)}{SHARED if is_shared else ''}"
-        if score is not None and self.scale is not None and not is_shared:
-            kinds.append(f"q{self.scale.step(score)}")
+    def node(self, trial: Trial) -> Node:
         x, y = self.place(trial.number)
-        if self.is_labeled:
-            head, _, tail = self.label(trial).partition("  ")
-            text = f'<tspan class="number">{head}</tspan>\N{NO-BREAK SPACE} {tail}'
-            shape = pill(trial.state, self.style.half_width, self.style.half_height, is_final=is_final)
-            shape += f'<text text-anchor="middle" y="4.2">{text}</text>'
-        else:
-            shape = dot(trial.state, self.style.half_height, is_final=is_final, is_winner=is_winner)
-        parent = f' data-p="{trial.parents[0]}"' if trial.parents else ""
-        summary = trial_summary(trial, self.tests, is_shared=is_shared)
-        tag, link = ("a", f' href="#trial-{trial.number}"') if self.links else ("g", "")
-        return (
-            f'<{tag} class="{" ".join(kinds)}" data-n="{trial.number}"{parent}{link} aria-label="{markup(named)}" '
-            f'transform="translate({x:.1f} {y:.1f})"><title>{markup(summary)}</title>'
-            f"{shape}</{tag}>"
+        is_final, is_shared = trial.stage != self.first_stage, trial.number in self.shared
+        name = f"trial {trial.number}, {trial.state}"
+        if (score := trial.value(self.metric.name)) is not None:
+            name += f", {self.metric.name} {number(score)}{SHARED if is_shared else ''}"
+        return Node(
+            kind=" ".join(["node", *self.kinds(trial, score)]),
+            trial=trial.number,
+            parent=trial.parents[0] if trial.parents else None,
+            place=f"{x:.1f} {y:.1f}",
+            name=name,
+            summary=trial_summary(trial, self.tests, is_shared=is_shared),
+            paths=self.paths(trial.state, is_final=is_final, is_winner=trial.number == self.winner),
+            label=self.label(trial) if self.is_labeled else "",
         )
 
+    def kinds(self, trial: Trial, score: float | None) -> Iterator[str]:
+        """Yields the classes of a trial: its state, and the step of its color."""
+        is_shared, is_epoch = trial.number in self.shared, trial.number in self.epochs
+        marks = {"final": trial.stage != self.first_stage, "line": trial.number in self.line}
+        marks |= {"winner": trial.number == self.winner, "epoch": is_epoch, "shared": is_shared and not is_epoch}
+        yield str(trial.state).lower()
+        yield from (kind for kind, holds in marks.items() if holds)
+        if score is not None and self.scale is not None and not is_shared:
+            yield f"q{self.scale.step(score)}"
+
+    def paths(self, state: State, *, is_final: bool, is_winner: bool) -> tuple[Path, ...]:
+        """Returns a trial's mark."""
+        half_width, half_height = self.style.half_width, self.style.half_height
+        if not self.is_labeled:
+            return (Path("mark", dot(state, half_height, is_final=is_final, is_winner=is_winner)),)
+        mark = Path("mark", pill(state, half_width, half_height))
+        return (Path("ring", ring(state, half_width, half_height)), mark) if is_final else (mark,)
+
     def legend(self) -> Iterator[LegendItem]:
-        """What occurs in this tree."""
+        """Yields what occurs in this tree."""
         if self.scale is not None:
             worse = " or worse" if self.scale.is_clipped else ""
             low, high = self.scale.text(self.scale.low), self.scale.text(self.scale.high)
@@ -308,24 +368,27 @@ class _Tree:
         plain = {*self.trials_of_stage()} - self.epochs - self.shared
         for state in State:
             if any(trial.state == state and trial.number in plain for trial in self.trials):
-                yield mark_item(self.sample(state), str(state).lower(), str(state).lower())
+                yield node_item(self.sample(state), str(state).lower(), str(state).lower())
         for stage in dict.fromkeys(t.stage for t in self.trials if t.stage != self.first_stage):
-            yield mark_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
+            yield node_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
         if self.winner is not None and not self.is_labeled:
-            yield mark_item(dot(State.COMPLETE, 4, is_winner=True), "line winner", best)
+            yield node_item([Path("mark", dot(State.COMPLETE, 4, is_winner=True))], "line winner", best)
 
     def trials_of_stage(self) -> Iterator[int]:
-        """The trials of the search stage."""
+        """Returns the trials of the search stage."""
         return (trial.number for trial in self.trials if trial.stage == self.first_stage)
 
     def shared_legend(self) -> Iterator[LegendItem]:
-        """What a supernet and its subnets look like."""
+        """Yields the marks of a supernet and its subnets."""
         if self.epochs:
             yield edge_item("spine", "supernet epochs, each above the subnets that have its weights")
         if self.shared - self.epochs:
             said = "scored with shared weights, no accuracy of the architecture"
-            yield mark_item(self.sample(State.COMPLETE), "shared", said)
+            yield node_item(self.sample(State.COMPLETE), "shared", said)
 
-    def sample(self, state: State, *, is_final: bool = False) -> str:
-        """A mark of the kind that this tree has."""
-        return pill(state, 9, 5.5, is_final=is_final) if self.is_labeled else dot(state, 5, is_final=is_final)
+    def sample(self, state: State, *, is_final: bool = False) -> list[Path]:
+        """Returns a mark of the kind that this tree has, in the size of the legend."""
+        if not self.is_labeled:
+            return [Path("mark", dot(state, 5, is_final=is_final))]
+        rings = [Path("ring", ring(state, 9, 5.5))] if is_final else []
+        return [*rings, Path("mark", pill(state, 9, 5.5))]

@@ -16,14 +16,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.views.page.curve import best_curve, ticks
+from flows.views.page.chart import Chart, ticks
+from flows.views.page.curve import best_curve
 from flows.views.page.document import lineage_page
 from flows.views.page.epoch_columns import lay_out_epochs
 from flows.views.page.epochs import epoch_charts
 from flows.views.page.layout import lay_out
 from flows.views.page.palette import N_STEPS, ScoreScale
 from flows.views.page.scatter import objectives_scatter
-from flows.views.page.tree import MAX_LABELED, draw_tree, family_tree_svg
+from flows.views.page.templates import render
+from flows.views.page.tree import MAX_LABELED, Drawing, draw_tree, family_tree_svg
 from flows.views.snapshot import Snapshot, read_snapshot
 from flows.views.trial_summary import trial_summary
 from nas.core.lineage import Lineage
@@ -60,7 +62,17 @@ def two_objectives(trials: list[Trial], folder: Path) -> Snapshot:
 
 def tree_of(trials: list[Trial], **more: Any) -> ET.Element:
     """The tree's drawing, parsed."""
-    return ET.fromstring(f"<svg>{draw_tree(Lineage.of(trials), ACCURACY, **more).body}</svg>")
+    return parsed_tree(draw_tree(Lineage.of(trials), ACCURACY, **more))
+
+
+def parsed_tree(drawing: Drawing) -> ET.Element:
+    """A tree's SVG, parsed."""
+    return ET.fromstring(f"<svg>{render('tree.svg', tree=drawing, has_links=False)}</svg>")
+
+
+def parsed(chart: Chart) -> ET.Element:
+    """A chart's SVG, parsed."""
+    return ET.fromstring(render("chart.svg", chart=chart))
 
 
 def having(element: ET.Element, kind: str) -> list[ET.Element]:
@@ -214,12 +226,12 @@ def test_second_parents() -> None:
     """An edge from a second parent is dotted, and the legend says so; one that stands in no family is no stranger."""
     trials = [trial(0), trial(1), trial(2, parents=(0, 1), generation=1), trial(3)]
     drawing = draw_tree(Lineage.of(trials), ACCURACY)
-    [edge] = having(ET.fromstring(f"<svg>{drawing.body}</svg>"), "second")
+    [edge] = having(parsed_tree(drawing), "second")
 
     assert (edge.get("data-s"), edge.get("data-c")) == ("1", "2")
     assert "from the second parent" in [item.text for item in drawing.legend]
-    assert "no parent, no child but by crossing" in drawing.body
-    assert "by crossing" not in draw_tree(Lineage.of(evolved(30)), ACCURACY).body
+    assert "no parent, no child but by crossing" in [text.text for text in drawing.texts]
+    assert "by crossing" not in "".join(tree_of(evolved(30)).itertext())
 
 
 def test_line_of_the_winner() -> None:
@@ -248,7 +260,7 @@ def test_every_state_has_a_mark() -> None:
 
     said = " ".join(item.text for item in drawing.legend)
     for state in State:
-        assert having(ET.fromstring(f"<svg>{drawing.body}</svg>"), str(state).lower())
+        assert having(parsed_tree(drawing), str(state).lower())
         assert str(state).lower() in said
 
 
@@ -281,7 +293,7 @@ def test_subnets_are_hollow(n_epochs: int, n_subnets: int) -> None:
     """A shared score gives no color, and stands in brackets; the scale of colors is that of the finals."""
     trials = one_shot(n_epochs, n_subnets)
     drawing = draw_tree(Lineage.of(trials), ACCURACY, winner=trials[-1].number)
-    tree = ET.fromstring(f"<svg>{drawing.body}</svg>")
+    tree = parsed_tree(drawing)
     nodes = {int(node.get("data-n", "")): node for node in having(tree, "node")}
 
     colored = {n for n, node in nodes.items() if re.search(r"\bq\d", node.get("class", ""))}
@@ -348,10 +360,10 @@ def test_best_so_far() -> None:
     scores = {0: 0.5, 1: 0.7, 2: 0.6, 3: 0.8}
     trials = [trial(n, score=score) for n, score in scores.items()]
     trials += [replace(trial(4), state=State.FAILED), trial(5, parents=(3,), score=0.95, stage="final")]
-    curve = ET.fromstring(best_curve(Lineage.of(trials), ACCURACY, winner=5)[0])
+    curve = parsed(best_curve(Lineage.of(trials), ACCURACY, winner=5))
 
     (best,) = having(curve, "best")
-    assert best.get("d", "").count("V") == 3
+    assert best.get("d", "").count("V") == 2
     assert [len(having(curve, kind)) for kind in ("complete", "final", "missing")] == [4, 2, 1]
     assert "★ 0.95" in "".join(curve.itertext())
 
@@ -361,31 +373,36 @@ def test_scores_on_a_part_of_the_data_look_another_way() -> None:
     quick = {"policies": frozenset({Policy.QUICK_EVAL})}
     trials = [trial(0, score=0.9, **quick), trial(1, score=0.7)]
     trials += [trial(n, parents=(0,), score=0.8, stage="final", **more) for n, more in ((2, quick), (3, {}))]
-    svg, legend = best_curve(Lineage.of(trials), ACCURACY)
-    hollow = having(ET.fromstring(svg), "quick")
+    chart = best_curve(Lineage.of(trials), ACCURACY)
+    hollow = having(parsed(chart), "quick")
 
     assert [mark.get("data-n") for mark in hollow] == ["0", "2"]
     assert all("on a part of the validation data" in "".join(mark.itertext()) for mark in hollow)
     part = ", on a part of the validation data"
-    assert [item.text for item in legend[1:]] == ["complete", f"complete{part}", f"stage final{part}", "stage final"]
+    assert [item.text for item in chart.legend[1:]] == [
+        "complete",
+        f"complete{part}",
+        f"stage final{part}",
+        "stage final",
+    ]
 
 
 def test_shared_scores_on_the_curve() -> None:
     """Shared scores are hollow marks, and the best so far leaves them out."""
     trials = one_shot(4, 4)
-    svg, legend = best_curve(Lineage.of(trials), ACCURACY, winner=trials[-1].number)
-    curve = ET.fromstring(svg)
+    chart = best_curve(Lineage.of(trials), ACCURACY, winner=trials[-1].number)
+    curve = parsed(chart)
 
     assert having(curve, "best") == []
     assert len(having(curve, "epoch")) == 4
     assert len(having(curve, "shared")) == sum("op_0" in t.point and t.stage == "search" for t in trials)
     assert all("no accuracy of the architecture" in "".join(mark.itertext()) for mark in having(curve, "shared"))
-    assert not any("best so far" in item.text for item in legend)
+    assert not any("best so far" in item.text for item in chart.legend)
     trained = trial(len(trials) - 2, score=0.5)
-    svg, legend = best_curve(Lineage.of([*trials[:-2], trained]), ACCURACY)
-    [best] = having(ET.fromstring(svg), "best")
-    assert best.get("d", "").count("V") == 1
-    assert legend[0].text == "best so far, stage search"
+    chart = best_curve(Lineage.of([*trials[:-2], trained]), ACCURACY)
+    [best] = having(parsed(chart), "best")
+    assert re.fullmatch(r"M[\d.]+ [\d.]+H[\d.]+", best.get("d", ""))
+    assert chart.legend[0].text == "best so far, stage search"
 
 
 def test_trained_scores_are_on_the_axis() -> None:
@@ -393,7 +410,7 @@ def test_trained_scores_are_on_the_axis() -> None:
     trials = one_shot(6, 5, n_finals=0)
     trials = [replace(t, metrics={"accuracy": t.metrics["accuracy"] - (9 if t.number == 3 else 0)}) for t in trials]
     trials.append(trial(len(trials), score=-2.0, stage="final"))
-    curve = ET.fromstring(best_curve(Lineage.of(trials), ACCURACY)[0])
+    curve = parsed(best_curve(Lineage.of(trials), ACCURACY))
 
     assert [mark.get("data-n") for mark in having(curve, "beyond")] == ["3"]
     assert [mark.get("data-n") for mark in having(curve, "final") if mark.get("data-n")] == [str(len(trials) - 1)]
@@ -405,8 +422,8 @@ def test_charts_of_epochs() -> None:
     charts = epoch_charts(Lineage.of(trials), ACCURACY)
 
     assert [name for name, _ in charts] == ["accuracy (mean of subnets)", "skips", "entropy"]
-    for name, svg in charts[1:]:
-        titles = [mark[0].text for mark in having(ET.fromstring(svg), "epoch")]
+    for name, chart in charts[1:]:
+        titles = [mark[0].text for mark in having(parsed(chart), "epoch")]
         own = [t for t in trials if "supernet_epoch" in t.point]
         said = (f"epoch {t.point['supernet_epoch']}, trial {t.number}: {name} {t.metrics[name]:.4g}" for t in own)
         assert titles == [*said]
@@ -420,31 +437,32 @@ def test_charts_of_any_range(values: list[float]) -> None:
         trial(n, score=0.5, metrics={"accuracy": 0.5, "skips": value}, point={"supernet_epoch": n})
         for n, value in enumerate(values)
     ]
-    charts = dict(epoch_charts(Lineage.of(trials), ACCURACY))
-    marks = having(ET.fromstring(charts["skips"]), "epoch")
+    svg = render("chart.svg", chart=dict(epoch_charts(Lineage.of(trials), ACCURACY))["skips"])
+    marks = having(ET.fromstring(svg), "epoch")
+    places = [re.findall(r"[\d.]+", mark.get("transform", "")) for mark in marks]
 
     assert len(marks) == sum(value == value for value in values)
-    assert all(0 < float(m.get("cx", "")) < 300 and 0 < float(m.get("cy", "")) < 140 for m in marks)
-    assert not re.search(r'[" ](nan|-?inf)\b', charts["skips"])
+    assert all(0 < float(x) < 300 and 0 < float(y) < 140 for x, y in places)
+    assert not re.search(r'[" ](nan|-?inf)\b', svg)
 
 
 def test_best_so_far_of_a_loss() -> None:
     """Where less is better, the line goes down, and the axis says so."""
     metric = Metric("loss", "minimize")
     trials = [trial(n, score=1.0, metrics={"loss": loss}) for n, loss in enumerate([3.0, 2.0, 2.5, 1.0])]
-    curve = ET.fromstring(best_curve(Lineage.of(trials), metric)[0])
+    curve = parsed(best_curve(Lineage.of(trials), metric))
 
     (best,) = having(curve, "best")
     heights = [float(y) for y in re.findall(r"V([\d.]+)", best.get("d", ""))]
     assert heights == sorted(heights)
-    assert len(heights) == 3
+    assert len(heights) == 2
     assert "loss (lower is better)" in "".join(curve.itertext())
 
 
 def test_outliers_do_not_flatten_the_curve() -> None:
     """A few scores far off are marked at the edge, so that the axis serves the others."""
     trials = [trial(n, score=0.9 + 0.001 * n) for n in range(30)] + [trial(30, score=-1e9)]
-    curve = ET.fromstring(best_curve(Lineage.of(trials), ACCURACY)[0])
+    curve = parsed(best_curve(Lineage.of(trials), ACCURACY))
 
     assert [e.get("data-n") for e in having(curve, "beyond")] == ["30"]
 
@@ -470,8 +488,9 @@ def test_ticks(low: float, high: float) -> None:
 
 def test_no_scores() -> None:
     """Without any score the curve says so."""
-    assert "no trial has a score yet" in best_curve(Lineage.of([trial(0)]), ACCURACY)[0]
-    assert "no trial has a score yet" in best_curve(Lineage.of([]), ACCURACY)[0]
+    for trials in ([trial(0)], []):
+        chart = best_curve(Lineage.of(trials), ACCURACY)
+        assert "no trial has a score yet" in "".join(parsed(chart).itertext())
 
 
 # ---- the objectives
@@ -480,8 +499,7 @@ def test_no_scores() -> None:
 def test_scatter_shows_the_front(tmp_path: Path) -> None:
     """One mark a scored trial, those on the front told apart; a staircase a stage; nothing of one objective."""
     snapshot = two_objectives(evolved(60), tmp_path)
-    drawing, _ = objectives_scatter(snapshot.lineage, OBJECTIVES, winner=58)
-    picture = ET.fromstring(drawing)
+    picture = parsed(objectives_scatter(snapshot.lineage, OBJECTIVES, winner=58))
 
     scored = {t.number for t in snapshot.lineage if t.metrics}
     marks = having(picture, "score")
@@ -501,14 +519,14 @@ def test_shared_scores_in_the_scatter(tmp_path: Path) -> None:
     """Shared scores are hollow here too, with the reason in title and legend; supernet epochs have no mark."""
     trials = one_shot(4, 4)
     snapshot = two_objectives(trials, tmp_path)
-    drawing, legend = objectives_scatter(snapshot.lineage, OBJECTIVES)
-    picture = ET.fromstring(drawing)
+    chart = objectives_scatter(snapshot.lineage, OBJECTIVES)
+    picture = parsed(chart)
 
     hollow = {int(mark.get("data-n", "")) for mark in having(picture, "shared")}
     assert hollow == {t.number for t in trials if t.stage == "search"} - supernet_epochs(trials)
     assert {int(mark.get("data-n", "")) for mark in having(picture, "score")} == {*hollow, *range(len(trials))[-2:]}
     assert all("no accuracy of the architecture" in "".join(mark.itertext()) for mark in having(picture, "shared"))
-    assert "scored with shared weights, no accuracy of the architecture" in [item.text for item in legend]
+    assert "scored with shared weights, no accuracy of the architecture" in [item.text for item in chart.legend]
 
 
 @pytest.mark.parametrize(
@@ -524,7 +542,7 @@ def test_shared_scores_in_the_scatter(tmp_path: Path) -> None:
 def test_scatter_of_any_range(values: list[tuple[float, float]]) -> None:
     """No trial, one, equal ones, twenty powers of ten, or the ends of floats: the marks lie within the picture."""
     trials = [trial(n, score=a, metrics={"accuracy": a, "flops": f}) for n, (a, f) in enumerate(values)]
-    picture = ET.fromstring(objectives_scatter(Lineage.of(trials), OBJECTIVES)[0])
+    picture = parsed(objectives_scatter(Lineage.of(trials), OBJECTIVES))
 
     places = [re.findall(r"[\d.]+", mark.get("transform", "")) for mark in having(picture, "score")]
     assert len(places) == len(values)

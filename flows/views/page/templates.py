@@ -1,0 +1,32 @@
+"""Jinja templates of the page. Every value is escaped, and control characters are replaced."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from flows.cli.formatting import clock, count, duration, number
+from nas.core.redaction import clean
+
+
+def render(template: str, **values: object) -> str:
+    """Returns a template of this package, filled with values."""
+    return clean(_environment().get_template(template).render(values))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("flows.views.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"clock": clock, "count": count, "duration": duration, "number": number, "px": _pixels}
+    return environment
+
+
+def _pixels(length: float) -> str:
+    return f"{length:.1f}"

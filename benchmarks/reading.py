@@ -36,7 +36,7 @@ from search_quality import interval
 from nas import Budget, Policy, PolicyPlan, Search, Spec, Stage, Trial, TrialRun, run_search
 from nas.core.lineage import Lineage
 from nas.inheritance.rules import Rules
-from nas.problems.squad.articles import read_articles, read_split
+from nas.problems.squad.articles import read_articles
 from nas.problems.squad.fit import BATCH_SIZE, Fit, answers_of
 from nas.problems.squad.official import scores
 from nas.problems.squad.problem import SquadProblem
@@ -146,7 +146,7 @@ def show_pairs(given: argparse.Namespace) -> None:
 def halved(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Returns the files with half of the validation articles, and the titles of the other half."""
     named = files(given.data)
-    split = read_split(named["split_file"], {})
+    split = json.loads(Path(named["split_file"]).read_text())
     titles = sorted(split["eval_articles"])
     random.Random(0).shuffle(titles)
     half = len(titles) // 2
@@ -160,7 +160,7 @@ def show_hour(given: argparse.Namespace) -> None:
     """Searches for two hours, trains the fixed network for as long, and prints both scores."""
     named, titles = halved(given)
     problem = SquadProblem(**named)
-    articles = read_articles(named["data_file"], {})
+    articles = read_articles("--data", named["data_file"], {})
     unseen = questions_of([one for title in titles for one in articles[title]], problem.data.vocabulary)
     plan = PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})),))
     tuner = Spec.of(EvolutionTuner, population_size=given.population, sample_size=2)

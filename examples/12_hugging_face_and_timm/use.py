@@ -6,8 +6,16 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
+RULE = "must be the folder of one winner. Give the folder after `export:` in the search's output."
+
+if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "architecture.json").is_file():
+    sys.exit(f"FOLDER={' '.join(sys.argv[1:])}: {RULE}")
 folder = Path(sys.argv[1])
 architecture = json.loads((folder / "architecture.json").read_text())
+if architecture["problem"] not in ("gpt.Gpt", "vit.Vit"):
+    sys.exit(f"FOLDER={folder}: must be a winner of gpt.Gpt or vit.Vit. Give another.")
+if not (folder / "model.safetensors").is_file():
+    sys.exit(f"FOLDER={folder}: must have model.safetensors. Give the folder of a trial that saved its weights.")
 weights, point = load_file(folder / "model.safetensors"), architecture["point"]
 
 if architecture["problem"] == "gpt.Gpt":

@@ -1,11 +1,15 @@
 """Sizes of a vision transformer that timm builds, on images of digits."""
 
-import timm
 import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
 import nas
+
+try:
+    import timm
+except ModuleNotFoundError as error:
+    raise ImportError("vit.py needs timm. In the repository: pip install -c constraints.txt '.[timm]'") from error
 
 
 def build(point):  # with random weights

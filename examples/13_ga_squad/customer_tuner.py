@@ -60,6 +60,8 @@ class CustomerTuner(Tuner):
 
     def child(self):
         """Removes the loser of a tournament of two, and returns a child of the winner."""
+        if len(self.population) < 2:  # other trials failed
+            return self.new_individual(mutated(first_graph(), self.limits, self.rng))
         pair = self.rng.sample(self.population, 2)
         pair.sort(key=lambda one: one.result)
         self.population.remove(pair[0])

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import sys
 
 import nni
 import torch
 from graph import WIDTH
 from torch.nn import functional
 
+from nas.core.errors import ConfigurationError
 from nas.problems.squad.fit import BATCH_SIZE, answers_of
 from nas.problems.squad.official import scores
 from nas.problems.squad.problem import SquadProblem
@@ -62,4 +64,11 @@ if __name__ == "__main__":
     parser.add_argument("--split_file")
     parser.add_argument("--vectors_file")
     parser.add_argument("--max_epoch", type=int, default=1)
-    main(parser.parse_args(), nni.get_next_parameter())
+    given = parser.parse_args()
+    for option, path in vars(given).items():
+        if option.endswith("_file") and path is not None and not os.path.isfile(path):
+            sys.exit(f"--{option} {path}: must be a file. Copy one to {os.getcwd()} or give another path.")
+    try:
+        main(given, nni.get_next_parameter())
+    except ConfigurationError as error:
+        sys.exit(str(error))

@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.supernet import epoch_of
 from nas.core.trial import Trial
-from nas.core.validation import check_int, short_repr
+from nas.core.validation import check_int
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
 from nas.problems.cell_data import checked_side, data_set, shrunk, source_of
@@ -305,7 +304,5 @@ def _checked_table(table: str, column: str) -> NasBench201Problem:
     Raises:
         ConfigurationError: the file does not exist.
     """
-    if not isinstance(table, str) or not table:
-        raise ConfigurationError(f"problem.table={short_repr(table)}: must be the path or URL of a file")
-    check_file(table, {}, "set problem.table=FILE to NAS-Bench-201 as parquet or csv")
+    check_file("problem.table", table, {}, "Set it to a file of NAS-Bench-201 as parquet or csv")
     return NasBench201Problem(table, parameters=EDGES, metrics={"accuracy": {"column": column}})

@@ -23,7 +23,7 @@ from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_file, checked_options, read_file
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-_REMEDY = f"download {HOME} and set problem.data_file=FILE"
+_REMEDY = f"Download {HOME} and set problem.data_file=FILE"
 _SHAPE = (3, 32, 32)
 _PARTS = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
 
@@ -74,8 +74,6 @@ class Cifar10Problem(ImageProblem):
     ) -> None:
         check_seed("problem.split_seed", split_seed)
         check_int("problem.n_epochs", n_epochs, 1)
-        if not isinstance(data_file, str) or not data_file:
-            raise ConfigurationError(f"problem.data_file={data_file!r}: must be a file's path or URL; {_REMEDY}")
         self.data_file = data_file
         self.data_options = checked_options("problem.data_options", data_options)
         self.split_seed = split_seed
@@ -83,7 +81,7 @@ class Cifar10Problem(ImageProblem):
         self.rules = Rules.of(rules)
         self.space = image_graphs(self.image_shape, max_flops, max_activations)
         self.recipe = graph_recipe(n_epochs, precision)
-        check_file(data_file, self.data_options, _REMEDY)
+        check_file("problem.data_file", data_file, self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns five sixths of the training images (41,667 of all) and, for validation, the rest."""
@@ -99,11 +97,13 @@ class Cifar10Problem(ImageProblem):
             read = _from_npz if content.startswith(b"PK") else _from_archive
             pixels, labels = read(content, part)
         except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-            raise ConfigurationError(f"{self.data_file} can't be read: {error}; {_REMEDY}") from error
+            raise ConfigurationError(
+                f"problem.data_file={self.data_file}: must be the authors' archive or an npz ({error}). {_REMEDY}."
+            ) from error
         if pixels.shape[1:] != _SHAPE or len(pixels) != len(labels) or not _are_labels(labels):
             raise ConfigurationError(
-                f"{self.data_file} has images of shape {pixels.shape} with {len(labels)} labels: must be images of "
-                f"shape {_SHAPE} and as many labels, whole numbers from 0 to {N_CLASSES - 1}; {_REMEDY}"
+                f"problem.data_file={self.data_file}: must be images of shape {_SHAPE} and as many labels from 0 to "
+                f"{N_CLASSES - 1}, not images of shape {pixels.shape} with {len(labels)} labels. {_REMEDY}."
             )
         return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 

@@ -23,7 +23,7 @@ from nas.training.precision import checked_precision
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PARTS = ("train", "t10k")
 KINDS = {"images": 3, "labels": 1}  # and their dimensions
-_REMEDY = f"download the four files of {HOME} to a folder and set problem.data_root=FOLDER"
+_REMEDY = f"Download the four files of {HOME} to a folder and set problem.data_root=FOLDER"
 
 BLOCKS = ParameterSpace(
     {
@@ -124,7 +124,7 @@ class FashionMnistProblem(ImageProblem):
         if not isinstance(flip, bool):
             raise ConfigurationError(f"problem.flip={flip!r}: must be true or false")
         if not isinstance(data_root, str) or not data_root:
-            raise ConfigurationError(f"problem.data_root={data_root!r}: must be a folder's path or URL; {_REMEDY}")
+            raise ConfigurationError(f"problem.data_root={data_root!r}: must be a folder's path or URL. {_REMEDY}.")
         self.data_root = data_root.rstrip("/")
         self.data_options = checked_options("problem.data_options", data_options)
         self.split_seed = split_seed
@@ -146,7 +146,7 @@ class FashionMnistProblem(ImageProblem):
             )
         for part in PARTS:
             for kind in KINDS:
-                check_file(self._url(part, kind), self.data_options, _REMEDY)
+                check_file("problem.data_root", self._url(part, kind), self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns 50,000 training images and 10,000 validation images."""
@@ -170,7 +170,7 @@ class FashionMnistProblem(ImageProblem):
                     f"{len(pixels):,} in at most {N_CLASSES}"
                 )
         except ConfigurationError as error:
-            raise ConfigurationError(f"{error}; {_REMEDY}") from error
+            raise ConfigurationError(f"problem.data_root={self.data_root}: {error}. {_REMEDY}.") from error
         return Images(torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels).long())
 
     def _url(self, part: str, kind: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.point import Point
-from nas.core.validation import check_int, closest_names
+from nas.core.validation import short_repr
 from nas.spaces.domain import Ask, Decision
 from nas.spaces.growth import (
     MAX_SIZE,
@@ -63,18 +63,20 @@ class TransformerSpace(Space):
         growth: Sequence[str] = DEFAULT_GROWTH,
     ) -> None:
         lists = {"n_heads": n_heads, "head_sizes": head_sizes, "mlp_ratios": mlp_ratios}
-        for name, values in {"n_layers": n_layers, **lists}.items():
-            if not isinstance(values, list | tuple) or not values:
-                raise ConfigurationError(f"{name}={values!r}: must be a list of whole numbers. Give one or more.")
-            for value in values:
-                check_int(name, value, 1, MAX_SIZE)
-        if len(n_layers) != 2 or n_layers[0] > n_layers[1]:
-            raise ConfigurationError(f"n_layers={list(n_layers)}: must be the least and the greatest number. Give two.")
-        if taken := [name for name in (*SIZES, "head_size") if name in (parameters or {})]:
-            raise ConfigurationError(f"parameters: the name {taken[0]} is a size's. Choose another.")
-        self.growth = tuple(map(str, growth))
-        if wrong := [kind for kind in self.growth if kind not in OPERATIONS]:
-            raise ConfigurationError(f"growth={self.growth}: must be of {closest_names(wrong[0], OPERATIONS)}")
+        if not _are_sizes(n_layers) or len(n_layers) != 2 or n_layers[0] > n_layers[1]:
+            raise ConfigurationError(
+                f"n_layers={short_repr(n_layers)}: must be the least and the greatest number, from 1 to {MAX_SIZE}. "
+                "Write for example n_layers=[1,8]."
+            )
+        for name, values in lists.items():
+            if not _are_sizes(values) or len({*values}) < len(values):
+                raise ConfigurationError(
+                    f"{name}={short_repr(values)}: must be different whole numbers from 1 to {MAX_SIZE}, at least one. "
+                    f"Write for example {name}=[1,2]."
+                )
+        _check_parameters(parameters)
+        _check_growth(growth)
+        self.growth = tuple(growth)
         self._ladders = {name: sorted({*values}) for name, values in lists.items()}
         self._ladders["n_layers"] = list(range(n_layers[0], n_layers[1] + 1))
         sizes: dict[str, Any] = {
@@ -188,6 +190,30 @@ class TransformerSpace(Space):
         given = {"n_layers": sizes.n_layers, "n_heads": sizes.n_heads, "mlp_ratios": sizes.mlp_ratio}
         given["head_sizes"] = sizes.width // sizes.n_heads
         return all(value in self._ladders[name] for name, value in given.items())
+
+
+def _are_sizes(values: object) -> bool:
+    """Returns whether the values are a list of sizes."""
+    is_list = isinstance(values, list | tuple) and len(values) > 0
+    return is_list and all(type(value) is int and 1 <= value <= MAX_SIZE for value in values)  # type: ignore[attr-defined]
+
+
+def _check_growth(kinds: Sequence[str]) -> None:
+    """Checks that these are kinds of growth operations, each once."""
+    is_list = isinstance(kinds, list | tuple) and all(isinstance(kind, str) for kind in kinds)
+    if not is_list or not kinds or not {*kinds} <= OPERATIONS.keys() or len({*kinds}) < len(kinds):
+        known = ", ".join(OPERATIONS)
+        raise ConfigurationError(
+            f"growth={short_repr(kinds)}: must be some of {known}, each once. Write for example growth=[stack]."
+        )
+
+
+def _check_parameters(parameters: object) -> None:
+    """Checks that parameters are given by names other than those of sizes."""
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise ConfigurationError(f"parameters={short_repr(parameters)}: must be a dict. Give parameters by name.")
+    if taken := [name for name in (*SIZES, "head_size") if name in (parameters or {})]:
+        raise ConfigurationError(f"parameters: {taken[0]} must not be among them, it is a size. Choose another name.")
 
 
 def _make(operations: Sequence[GrowthOperation], before: Sizes, now: Sizes) -> bool:

@@ -10,6 +10,7 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from nas.core.errors import ConfigurationError
+from nas.core.validation import short_repr
 
 _TIMEOUT_S = 20
 """Timeout of a host's answer, not of a download."""
@@ -26,12 +27,14 @@ def checked_options(name: str, options: Mapping[str, Any] | None) -> dict[str, A
     return dict(options or {})
 
 
-def check_file(url: str, options: Mapping[str, Any], remedy: str) -> None:
-    """Checks that a file exists.
+def check_file(option: str, url: object, options: Mapping[str, Any], remedy: str) -> None:
+    """Checks that an option's value is the path or URL of a file that exists.
 
     Raises:
-        ConfigurationError: it is missing, a folder, or its host does not answer. The message ends with the remedy.
+        ConfigurationError: it is no text, missing, a folder, or its host does not answer.
     """
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(f"{option}={short_repr(url)}: must be a file's path or URL. {remedy}.")
     try:
         files, path = fsspec.url_to_fs(url, **options)
         if isinstance(files, AsyncFileSystem):
@@ -40,10 +43,10 @@ def check_file(url: str, options: Mapping[str, Any], remedy: str) -> None:
             found = files.info(path)
     except Exception as error:  # each library behind fsspec has its own
         cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http keeps the reason there
-        problem = f"can't be reached ({type(cause).__name__}: {cause})" if cause else "is missing"
-        raise ConfigurationError(" ".join(f"{url} {problem}; {remedy}".split())) from error
+        rule = f"can be reached ({type(cause).__name__}: {cause})" if cause else "exists"
+        raise ConfigurationError(" ".join(f"{option}={url}: must be a file that {rule}. {remedy}.".split())) from error
     if found.get("type") == "directory":
-        raise ConfigurationError(f"{url} is a folder, not a file; {remedy}")
+        raise ConfigurationError(f"{option}={url}: must be a file, not a folder. {remedy}.")
 
 
 def read_file(url: str, options: Mapping[str, Any]) -> bytes:

@@ -39,7 +39,7 @@ class ElasticTransformerEncoderLayer(nn.TransformerEncoderLayer, ElasticModule):
         norm_first: Whether norms come before attention and MLP instead of after them.
 
     Raises:
-        ConfigurationError: some point has heads that do not fit its width, or wider ones than the largest block.
+        ConfigurationError: an argument is no size, heads do not fit the width, or they are wider than in the largest.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ElasticTransformerEncoderLayer(nn.TransformerEncoderLayer, ElasticModule):
         norm_first: bool = False,
     ) -> None:
         _check_heads(d_model, nhead)
-        sizes = largest(d_model), largest(nhead), largest(dim_feedforward)
+        sizes = largest(d_model), largest(nhead), largest(dim_feedforward, "dim_feedforward")
         super().__init__(*sizes, dropout, activation, batch_first=True, norm_first=norm_first)
         self._make = partial(
             nn.TransformerEncoderLayer,
@@ -113,7 +113,7 @@ class ElasticTransformerEncoderLayer(nn.TransformerEncoderLayer, ElasticModule):
 
 def _check_heads(d_model: Size, nhead: Size) -> None:
     """Checks that heads fit into all widths, and into the heads of the largest."""
-    widest = largest(d_model) // largest(nhead)
+    widest = largest(d_model, "d_model") // largest(nhead, "nhead")
     for width, n_heads in all_sizes(d_model, nhead):
         if width % n_heads or width // n_heads > widest:
             raise ConfigurationError(

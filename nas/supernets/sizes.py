@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import TypeAlias
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
+from nas.core.validation import short_repr
 from nas.spaces.parameters.space import Choice, Int, Parameter
 from nas.supernets.module import value_of
 
@@ -32,7 +34,9 @@ class Elastic:
     factor: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(self.sizes))
+        if not isinstance(self.label, str) or not self.label:
+            raise ConfigurationError(f"Elastic: label={short_repr(self.label)}: must be a text. Give a name.")
+        object.__setattr__(self, "sizes", tuple(self.sizes) if isinstance(self.sizes, Iterable) else (self.sizes,))
         whole = all(type(size) is int and size >= 1 for size in self.sizes)
         if not whole or len(self.sizes) < 2 or any(one >= other for one, other in pairwise(self.sizes)):
             raise ConfigurationError(
@@ -40,7 +44,9 @@ class Elastic:
                 "Give an int where there is one size."
             )
         if type(self.factor) is not int or self.factor < 1:
-            raise ConfigurationError(f"Elastic({self.label!r}): factor={self.factor!r}: must be a whole number from 1.")
+            raise ConfigurationError(
+                f"Elastic({self.label!r}): factor={self.factor!r}: must be a whole number from 1. Give 1."
+            )
 
     @property
     def largest(self) -> int:
@@ -82,10 +88,12 @@ class ElasticProduct:
     factors: tuple[Elastic, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factors", tuple(self.factors))
-        labels = [factor.label for factor in self.factors]
-        if len(set(labels)) < max(2, len(labels)):
-            raise ConfigurationError(f"ElasticProduct({labels}): must be two or more sizes with different labels.")
+        object.__setattr__(self, "factors", tuple(self.factors) if isinstance(self.factors, Iterable) else ())
+        labels = [factor.label for factor in self.factors if isinstance(factor, Elastic)]
+        if len(set(labels)) < max(2, len(self.factors)):
+            raise ConfigurationError(
+                f"ElasticProduct({labels}): must be two or more sizes with different labels. Give one more nas.Elastic."
+            )
 
     @property
     def largest(self) -> int:
@@ -109,9 +117,23 @@ Size: TypeAlias = int | Elastic | ElasticProduct
 """A size that is the same in all points, or one that the point chooses."""
 
 
-def largest(size: Size) -> int:
-    """Returns the size in the largest network."""
-    return size if isinstance(size, int) else size.largest
+def largest(size: Size, name: str = "size") -> int:
+    """Returns the size in the largest network.
+
+    Args:
+        size: The size.
+        name: The argument that gives it, for the message.
+
+    Raises:
+        ConfigurationError: it is no size.
+    """
+    if isinstance(size, Elastic | ElasticProduct):
+        return size.largest
+    if type(size) is not int or size < 1:
+        raise ConfigurationError(
+            f"{name}={short_repr(size)}: must be a whole number from 1, or elastic. Give nas.Elastic."
+        )
+    return size
 
 
 def size_at(size: Size, point: Point) -> int:

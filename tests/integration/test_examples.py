@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -208,6 +209,17 @@ def test_sizes_of_a_transformer_by_one_training(monkeypatch: pytest.MonkeyPatch,
     assert found.tests[final.number]["metrics"]["loss"] < 3
     program = torch.export.load(f"{found.url}/{found.best['export']}/program.pt2").module()
     assert program(torch.zeros(2, 32, dtype=torch.int64)).shape == (2, 32, 128)
+
+
+def test_ga_squads_tuner_survives_failed_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tuner proposes new graphs without parents if trials fail, instead of a tournament of none."""
+    monkeypatch.syspath_prepend(ROOT / "nas" / "compat" / "nni" / "sdk")
+    monkeypatch.syspath_prepend(GA_SQUAD)
+    tuner = runpy.run_path(str(GA_SQUAD / "customer_tuner.py"))["CustomerTuner"]("maximize", "weights", 2, 6, 2)
+    asked = [tuner.generate_parameters(number) for number in range(5)]
+
+    assert [one["restore_dir"] for one in asked] == [None] * 5
+    assert len({one["save_dir"] for one in asked}) == 5
 
 
 @pytest.mark.slow

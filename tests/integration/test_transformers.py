@@ -53,3 +53,11 @@ def test_a_narrower_gpt2_inherits_all_of_its_weights(monkeypatch: pytest.MonkeyP
     values = wide.transformer.h[0].attn.c_attn.weight[:16, 128:]  # Conv1D: (inputs, outputs)
     assert narrow.transformer.h[0].attn.c_attn.weight[:, 32:40].equal(values[:, :8])
     assert narrow.transformer.h[0].attn.c_attn.weight[:, 40:].equal(values[:, 16:24])
+
+
+@pytest.mark.parametrize("arguments", [[], ["best/*"], ["one", "two"]])
+def test_use_without_a_winner_says_so(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """Without the folder of one winner, ``use.py`` ends with a line that names it and the remedy."""
+    monkeypatch.setattr(sys, "argv", ["use.py", *arguments])
+    with pytest.raises(SystemExit, match=r"^FOLDER=.*: must be the folder of one winner\. Give the folder after"):
+        runpy.run_path(str(EXAMPLE / "use.py"))

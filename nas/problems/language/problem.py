@@ -14,7 +14,7 @@ from nas.core.errors import ConfigurationError, TrialStopped
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.validation import check_int
+from nas.core.validation import check_int, short_repr
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
@@ -34,7 +34,7 @@ _WARM_UP_STEPS = 20
 _DECAY = 0.3  # the share of the steps in which the learning rate falls
 _SCORED_AT_ONCE = 64  # windows
 _N_SCORED = {"quick": 128, "full": 512}  # windows
-_REMEDY = "give problem.text=FILE, or null for Python's own help texts"
+_REMEDY = "Give problem.text=FILE, or null for Python's own help texts"
 
 
 @final
@@ -106,24 +106,26 @@ class LanguageProblem(Problem):
             check_int("problem.vocabulary", vocabulary, 256, 1 << 16)
         self._text, self._options = text, checked_options("problem.text_options", text_options)
         if text is not None:
-            check_file(text, self._options, _REMEDY)
+            check_file("problem.text", text, self._options, _REMEDY)
         self._vocabulary = vocabulary
         self.context, self.batch_size = context, batch_size
         self.epoch_steps, self.n_epochs = epoch_steps, n_epochs
         self.precision = checked_precision(precision)
         self.rules = Rules(optimizer="inherit") if rules is None else Rules.of(rules)
         known = {metric.name: metric for metric in self.OBJECTIVES}
-        chosen = ["loss"] if objectives is None else [*objectives]
-        if "loss" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
+        chosen = ["loss"] if objectives is None else objectives
+        is_list = isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen)
+        if not is_list or "loss" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
             raise ConfigurationError(
-                f"problem.objectives={chosen}: must be loss and any of {', '.join([*known][1:])}, each once. "
-                "Write for example problem.objectives=[loss,parameters]"
+                f"problem.objectives={short_repr(chosen)}: must be loss and any of {', '.join([*known][1:])}, each "
+                "once. Write for example problem.objectives=[loss,parameters]."
             )
         self.metrics = tuple(known[name] for name in chosen)
         learning_rate = Float(1e-3, 1e-2, log=True)
-        self.space = TransformerSpace(
-            tuple(n_layers), tuple(n_heads), tuple(head_sizes), tuple(mlp_ratios), {"learning_rate": learning_rate}
-        )
+        try:
+            self.space = TransformerSpace(n_layers, n_heads, head_sizes, mlp_ratios, {"learning_rate": learning_rate})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"problem.{error}") from error
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -137,8 +139,8 @@ class LanguageProblem(Problem):
         if min(len(corpus.validation), len(corpus.test)) <= self.context:
             n = len(corpus.train) + len(corpus.validation) + len(corpus.test)
             raise ConfigurationError(
-                f"problem.text={self._text} has {n} symbols: must have more than {10 * self.context}, ten times "
-                "problem.context. Give a longer text, or a smaller problem.context"
+                f"problem.text={self._text}: must have more than {10 * self.context} symbols, ten times "
+                f"problem.context, not {n}. Give a longer text, or a smaller problem.context."
             )
         return corpus
 

@@ -18,7 +18,7 @@ from nas.storage.remote_file import read_file, unzipped
 _MAX_CHARACTERS = 4096
 _N_BYTES = 256
 _SHARES = (0.8, 0.1)  # training and validation; the rest is for tests
-_REMEDY = "Give a UTF-8 text, also compressed by gzip, or SQuAD's json"
+_REMEDY = "Give another file, or null for Python's own help texts"
 
 Encode = Callable[[str], Tensor]
 
@@ -67,7 +67,7 @@ def bundled_text() -> str:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise ConfigurationError(
-            "problem.text: this Python has no pydoc_data. Give a file by problem.text=FILE"
+            "problem.text=null: must be a file, since this Python has no pydoc_data. Write problem.text=FILE."
         ) from error
     return "\n".join(topics[name] for name in sorted(topics))
 
@@ -76,15 +76,16 @@ def file_text(url: str, options: Mapping[str, Any]) -> str:
     """Returns the text of a file; of SQuAD's json the passages.
 
     Raises:
-        ConfigurationError: it is no text, or other json.
-        OSError: it can't be read.
+        ConfigurationError: it can't be read, is no text, or other json.
     """
-    content = read_file(url, options)
     try:
-        text = unzipped(content).decode()
+        text = unzipped(read_file(url, options)).decode()
         return _passages(text) if url.endswith((".json", ".json.gz")) else text
     except (ValueError, OSError, EOFError, KeyError, TypeError, RecursionError, zlib.error) as error:
-        raise ConfigurationError(f"problem.text={url}: {type(error).__name__}: {error}. {_REMEDY}") from error
+        raise ConfigurationError(
+            f"problem.text={url}: must be a text in UTF-8, or SQuAD's json, maybe with gzip "
+            f"({type(error).__name__}: {error}). {_REMEDY}."
+        ) from error
 
 
 def windows(symbols: Tensor, length: int) -> Tensor:
@@ -118,7 +119,7 @@ def _byte_pairs(train: str, vocabulary: int) -> tuple[Encode, int]:
     except ImportError as error:
         raise ConfigurationError(
             f"problem.vocabulary={vocabulary}: must be null without the library for byte pairs. "
-            "Install it: pip install 'heirloom-nas[language]'"
+            "Install it: pip install 'heirloom-nas[language]'."
         ) from error
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

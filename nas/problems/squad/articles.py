@@ -37,63 +37,57 @@ class Paragraph:
 
 Articles = Mapping[str, Sequence[Paragraph]]
 """Paragraphs by the article's title."""
+FORMAT_ERRORS = (
+    *(OSError, EOFError, zlib.error, zipfile.BadZipFile),
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+)
+"""Errors of reading a file that is missing, cut or of another format."""
+_PARTS = ("train_articles", "eval_articles")
 
 
-def read_articles(url: str, options: Mapping[str, Any]) -> dict[str, list[Paragraph]]:
+def read_articles(option: str, url: str, options: Mapping[str, Any]) -> dict[str, list[Paragraph]]:
     """Returns the articles of a file in SQuAD's format, which may be compressed with gzip.
 
     Raises:
-        ConfigurationError: the file can't be read or has another format.
+        ConfigurationError: the file can't be read or has another format. The message names the option.
     """
-    parsed = _read_json(url, options)
     found: dict[str, list[Paragraph]] = {}
     try:
-        for article in parsed["data"]:
+        for article in json.loads(unzipped(read_file(url, options)))["data"]:
             found.setdefault(str(article["title"]), []).extend(map(_paragraph, article["paragraphs"]))
-    except (KeyError, TypeError, AttributeError) as error:
+    except FORMAT_ERRORS as error:
         raise ConfigurationError(
-            f"{url} is not in the format of SQuAD v1.1: {type(error).__name__}: {error}. Give train-v1.1.json."
+            f"{option}={url}: must be JSON in the format of SQuAD v1.1, maybe with gzip "
+            f"({type(error).__name__}: {error}). Give train-v1.1.json."
         ) from error
-    if len(found) < 2:
-        raise ConfigurationError(f"{url} has {len(found)} articles: must have at least 2, for training and validation.")
     return found
 
 
-def split_titles(
-    articles: Articles, split: Mapping[str, Any] | None, seed: int, url: str
-) -> tuple[list[str], list[str]]:
-    """Returns the titles of the articles for training and for validation.
+def random_titles(articles: Articles, seed: int) -> tuple[list[str], list[str]]:
+    """Returns the titles of the articles for training, and those of a random quarter for validation."""
+    titles = sorted(articles)
+    random.Random(seed).shuffle(titles)
+    n_validation = max(1, len(titles) // 4)
+    return sorted(titles[n_validation:]), sorted(titles[:n_validation])
 
-    Args:
-        articles: The articles.
-        split: Lists ``train_articles`` and ``eval_articles``; None: a quarter of the articles, at random.
-        seed: The seed of the random choice.
-        url: The file of the split, for messages.
+
+def read_titles(articles: Articles, url: str, options: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns the titles of articles that a split file lists for training and for validation.
 
     Raises:
-        ConfigurationError: the split does not name at least one article for each purpose.
+        ConfigurationError: the file can't be read, or does not name an article of the data for each purpose.
     """
-    if split is None:
-        titles = sorted(articles)
-        random.Random(seed).shuffle(titles)
-        n_validation = max(1, len(titles) // 4)
-        return sorted(titles[n_validation:]), sorted(titles[:n_validation])
-    chosen = [[title for title in _titles(split.get(name)) if title in articles] for name in _PARTS]
-    if not all(chosen) or not set(chosen[0]).isdisjoint(chosen[1]):
+    try:
+        split = json.loads(unzipped(read_file(url, options)))
+        train, validation = ([title for title in map(str, split[part]) if title in articles] for part in _PARTS)
+        if not train or not validation or not {*train}.isdisjoint(validation):
+            raise ValueError(f"{len(train)} and {len(validation)} titles, {len({*train} & {*validation})} in both")
+    except FORMAT_ERRORS as error:
         raise ConfigurationError(
-            f"problem.split_file={url}: must list titles of the data as {' and '.join(_PARTS)}, each at most once."
-        )
-    return chosen[0], chosen[1]
-
-
-def read_split(url: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the content of a split file.
-
-    Raises:
-        ConfigurationError: the file can't be read.
-    """
-    parsed: Mapping[str, Any] = _read_json(url, options)
-    return parsed
+            f"problem.split_file={url}: must be JSON that lists titles of the data as {' and '.join(_PARTS)}, each in "
+            f"one list ({type(error).__name__}: {error}). Correct it, or write null for a random quarter."
+        ) from error
+    return train, validation
 
 
 def read_vectors(url: str, options: Mapping[str, Any]) -> tuple[list[str], NDArray[np.float32]]:
@@ -107,30 +101,16 @@ def read_vectors(url: str, options: Mapping[str, Any]) -> tuple[list[str], NDArr
     try:
         content = read_file(url, options)
         words, vectors = _from_npz(content) if content.startswith(b"PK") else _from_text(unzipped(content))
-        if vectors.ndim != 2 or len(words) != len(vectors) or not words or not np.isfinite(vectors).all():
+        if vectors.ndim != 2 or len(words) != len(vectors) or vectors.size < 2 * len(words) or not words:
             raise ValueError(f"{len(words)} words and vectors of shape {vectors.shape}")
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        if not np.isfinite(vectors).all():
+            raise ValueError("some numbers are not finite")
+    except FORMAT_ERRORS as error:
         raise ConfigurationError(
-            f"problem.vectors_file={url} can't be read: {error}. Give an npz of words and vectors, or GloVe's text."
+            f"problem.vectors_file={url}: must be an npz of words and vectors, or GloVe's text "
+            f"({type(error).__name__}: {error}). Give one, or null to learn vectors."
         ) from error
     return words, vectors
-
-
-_PARTS = ("train_articles", "eval_articles")
-
-
-def _titles(value: object) -> list[str]:
-    return [title for title in value if isinstance(title, str)] if isinstance(value, list) else []
-
-
-def _read_json(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        parsed = json.loads(unzipped(read_file(url, options)))
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise ConfigurationError(f"{url} can't be read: {error}") from error
-    if not isinstance(parsed, dict):
-        raise ConfigurationError(f"{url} can't be read: it must hold a JSON object")
-    return parsed
 
 
 def _paragraph(found: Mapping[str, Any]) -> Paragraph:

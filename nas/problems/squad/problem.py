@@ -18,12 +18,13 @@ from nas.core.policy import Policy
 from nas.core.validation import check_int, check_number, check_seed
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
-from nas.problems.squad.articles import read_articles, read_split, read_vectors, split_titles
+from nas.problems.squad.articles import random_titles, read_articles, read_titles, read_vectors
 from nas.problems.squad.fit import Fit, answers_of, fit
 from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.official import scores
 from nas.problems.squad.questions import Question, questions_of
 from nas.problems.squad.text import Vocabulary
+from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
 from nas.training.problem import Ability, Problem
@@ -32,7 +33,7 @@ from nas.training.trial_run import TrialRun
 HOME = "https://rajpurkar.github.io/SQuAD-explorer/dataset/train-v1.1.json"
 PREDICTIONS = "predictions.json"
 """The file of a trial's answers to the validation questions, in the official format."""
-_REMEDY = f"download {HOME} and set problem.data_file=FILE"
+_REMEDY = f"Download {HOME} and set problem.data_file=FILE"
 _N_QUICK = 1_000
 _OBJECTIVES = {"f1": Metric("f1"), "exact_match": Metric("exact_match")}
 
@@ -69,7 +70,7 @@ class SquadProblem(Problem):
         data_options: Options for fsspec.
         split_seed: The seed that chooses the validation articles and the order of validation questions.
         width: The width of all layers, even.
-        max_layers: The greatest number of layers of a graph.
+        max_layers: The greatest number of layers of a graph, at least 2.
         n_questions: The training questions in use, from the first; None: all.
         n_epochs: Epochs of a full training.
         learning_rate: The learning rate of Adam in the first half of a training; then it falls.
@@ -113,7 +114,8 @@ class SquadProblem(Problem):
             check_int("problem.n_questions", n_questions, 1)
         check_number("problem.learning_rate", learning_rate)
         if learning_rate <= 0:
-            raise ConfigurationError(f"problem.learning_rate={learning_rate}: must be above 0.")
+            raise ConfigurationError(f"problem.learning_rate={learning_rate}: must be above 0. Write 0.003.")
+        check_int("problem.max_layers", max_layers, 2, MAX_LAYERS)
         self.metrics = _chosen(objectives)
         self.rules = Rules.of(rules)
         self.space = ReadingSpace(width, max_layers=max_layers)
@@ -127,11 +129,9 @@ class SquadProblem(Problem):
             "test_file": test_file,
         }
         for name, file in self._files.items():
-            if file is None and name != "data_file":
-                continue
-            if not isinstance(file, str) or not file:
-                raise ConfigurationError(f"problem.{name}={file!r}: must be a file's path or URL; {_REMEDY}")
-            check_file(file, self.data_options, _REMEDY if name == "data_file" else f"set problem.{name}=FILE")
+            if file is not None or name == "data_file":
+                remedy = _REMEDY if name == "data_file" else f"Set problem.{name}=FILE, or null for none"
+                check_file(f"problem.{name}", file, self.data_options, remedy)
 
     @property
     def abilities(self) -> frozenset[Ability]:
@@ -146,9 +146,17 @@ class SquadProblem(Problem):
             ConfigurationError: a file can't be read or has another format, or no questions with answers.
         """
         file, split, vectors = (self._files[name] for name in ("data_file", "split_file", "vectors_file"))
-        articles = read_articles(file or HOME, self.data_options)
-        given = None if split is None else read_split(split, self.data_options)
-        titles = split_titles(articles, given, self.split_seed, split or "")
+        articles = read_articles("problem.data_file", str(file), self.data_options)
+        if len(articles) < 2:
+            raise ConfigurationError(
+                f"problem.data_file={file}: must have at least 2 articles, for training and validation, not "
+                f"{len(articles)}. {_REMEDY}."
+            )
+        titles = (
+            random_titles(articles, self.split_seed)
+            if split is None
+            else read_titles(articles, split, self.data_options)
+        )
         paragraphs = [[paragraph for title in part for paragraph in articles[title]] for part in titles]
         texts = (text for one in paragraphs[0] for text in (one.passage, *(asked.question for asked in one.questions)))
         known = None if vectors is None else read_vectors(vectors, self.data_options)
@@ -156,7 +164,7 @@ class SquadProblem(Problem):
         train, validation = (questions_of(part, vocabulary) for part in paragraphs)
         if not validation or not any(one.span for one in train):
             raise ConfigurationError(
-                f"problem.data_file={file}: must have questions with answers for training and validation; {_REMEDY}"
+                f"problem.data_file={file}: must have questions with answers for training and validation. {_REMEDY}."
             )
         random.Random(self.split_seed).shuffle(validation)
         return SquadData(vocabulary, train[: self.n_questions], validation)
@@ -215,7 +223,7 @@ class SquadProblem(Problem):
 
     def test(self, run: TrialRun) -> dict[str, float]:
         """Returns the scores on the questions of ``test_file``."""
-        articles = read_articles(str(self._files["test_file"]), self.data_options)
+        articles = read_articles("problem.test_file", str(self._files["test_file"]), self.data_options)
         paragraphs = [paragraph for part in articles.values() for paragraph in part]
         questions = questions_of(paragraphs, self.data.vocabulary)
         if not questions:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.point import Point, point_key
-from nas.core.validation import check_int
+from nas.core.validation import check_int, short_repr
 from nas.spaces.domain import Ask, Decision
 from nas.spaces.reading.decisions import decide_graph, decisions_of
 from nas.spaces.reading.graph import MAX_LAYERS, ReadingGraph
@@ -58,9 +58,9 @@ class ReadingSpace(Space):
         check_int("min_layers", min_layers, 0, max_layers)
         check_int("n_mutations", n_mutations, 0)
         self.width, self.min_layers, self.max_layers, self.n_mutations = width, min_layers, max_layers, n_mutations
+        if not isinstance(starts, list | tuple) or not starts:
+            raise ConfigurationError(f"starts={short_repr(starts)}: must be a list of one point or more. Give one.")
         self.starts = tuple(self._start(index, start) for index, start in enumerate(starts))
-        if not self.starts:
-            raise ConfigurationError("starts=[]: must hold a point or more. Give one.")
 
     def __repr__(self) -> str:
         return f"ReadingSpace({self.width}, min_layers={self.min_layers}, max_layers={self.max_layers})"

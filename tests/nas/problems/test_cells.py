@@ -187,7 +187,7 @@ def test_table_appears_in_tests_only(train: Train, tmp_path: Path) -> None:
 
     assert problem.test(scored.again)["table"] == 91.5
     assert "table" not in problem.train(scored.run)
-    with pytest.raises(ConfigurationError, match=r"gone.csv is missing; set problem.table=FILE"):
+    with pytest.raises(ConfigurationError, match=r"problem.table=\S+gone.csv: must be a file that exists. Set it to"):
         CellsProblem(table=str(tmp_path / "gone.csv"))
 
 

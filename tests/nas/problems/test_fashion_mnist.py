@@ -134,8 +134,8 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         FashionMnistProblem(str(tiny))
     assert str(caught.value) == (
-        f"{tiny}/{name} is missing; download the four files of "
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com to a folder and set problem.data_root=FOLDER"
+        f"problem.data_root={tiny}/{name}: must be a file that exists. Download the four files of "
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com to a folder and set problem.data_root=FOLDER."
     )
 
 
@@ -143,8 +143,11 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
     ("arguments", "message"),
     [
         ({"data_root": ""}, "problem.data_root='': must be a folder's path or URL"),
-        ({"data_root": "nowhere://x"}, r"nowhere://x/train-.* can't be reached \(ValueError: Protocol not known"),
-        ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz is missing"),
+        (
+            {"data_root": "nowhere://x"},
+            r"nowhere://x/train-.* must be a file .*reached \(ValueError: Protocol not known",
+        ),
+        ({"data_root": "memory://none"}, "memory://none/train-images-idx3-ubyte.gz: must be a file that exists"),
         ({"n_epochs": 0}, r"problem.n_epochs=0: must be a whole number of at least 1"),
         ({"max_flops": 8e7}, r"max_flops=80000000.0: must be .* of at least 1\. Write 80000000"),
         (
@@ -240,9 +243,9 @@ def test_files_come_over_http(server: str) -> None:
 
 def test_missing_url_is_named(server: str) -> None:
     """The error differs between a server without the files and an unreachable one."""
-    with pytest.raises(ConfigurationError, match=r"/none/train-images-idx3-ubyte.gz can't be reached \(.*404"):
+    with pytest.raises(ConfigurationError, match=r"/none/train-images-idx3-ubyte.gz: must be a file .*reached \(.*404"):
         FashionMnistProblem(f"{server}/none")
-    with pytest.raises(ConfigurationError, match=r"can't be reached \(ClientConnector.*Cannot connect to host"):
+    with pytest.raises(ConfigurationError, match=r"must be a file .*reached \(ClientConnector.*Cannot connect to host"):
         FashionMnistProblem("http://127.0.0.1:1")
 
 
@@ -262,7 +265,7 @@ def test_silent_host_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ConfigurationError, match=f"{url}/train-images.* can't be reached .*Timeout"):
+        with pytest.raises(ConfigurationError, match=f"{url}/train-images.* must be a file .*reached .*Timeout"):
             FashionMnistProblem(url)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -131,14 +134,26 @@ def test_wrong_growth_is_refused() -> None:
             operation.apply(Sizes(1, 1, 8, 1))
 
 
-def test_wrong_bounds_are_refused() -> None:
-    """Bounds without values, out of order or with names of sizes raise ConfigurationError."""
-    for arguments in (
-        {"n_layers": (3, 1)},
-        {"n_heads": ()},
-        {"head_sizes": (0,)},
-        {"parameters": {"width": 3}},
-        {"growth": ["melt"]},
-    ):
-        with pytest.raises(ConfigurationError):
-            TransformerSpace(**arguments)
+WRONG_LISTS = ([], [0], [-1, 2], [True, 2], ["2", "4"], "abc", 5, None, [1.5, 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("n_layers", [*WRONG_LISTS, [1], [3, 1], [1, 2, 3]]),
+        *((name, [*WRONG_LISTS, [2, 2]]) for name in ("n_heads", "head_sizes", "mlp_ratios")),
+        ("growth", [[], ["melt"], "stack", 5, None, [True], [["stack"]], ["stack", "stack"]]),
+        ("parameters", [5, [], "x"]),
+    ],
+)
+def test_wrong_options_are_refused(name: str, wrong: Sequence[Any]) -> None:
+    """A list that is empty, or of other values, is refused by a line with option, value, rule and remedy."""
+    for value in wrong:
+        with pytest.raises(ConfigurationError, match=rf"^{name}={re.escape(repr(value))}: must be .*\. (Write|Give) "):
+            TransformerSpace(**{name: value})
+
+
+def test_names_of_sizes_are_no_parameters() -> None:
+    """A parameter can't have the name of a size."""
+    with pytest.raises(ConfigurationError, match="parameters: width must not be among them, it is a size"):
+        TransformerSpace(parameters={"width": 3})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from copy import deepcopy
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -173,7 +175,20 @@ def test_heads_that_do_not_fit() -> None:
     width, heads = Elastic("width", (4, 8)), Elastic("heads", (1, 2))
     with pytest.raises(ConfigurationError, match=r"d_model=8, nhead=1: must have heads of at most 4 features"):
         ElasticTransformerEncoderLayer(width, heads, 8)
-    with pytest.raises(ConfigurationError, match="must be two or more sizes with different labels"):
-        ElasticProduct((heads, heads))
+    for wrong in ((heads, heads), (heads,), (heads, 2), 5):
+        with pytest.raises(ConfigurationError, match=r"must be two or more .* different labels\. Give"):
+            ElasticProduct(wrong)
     with pytest.raises(ConfigurationError, match="ElasticModuleList: 1 layers: must be 2, the largest size of 'heads'"):
         ElasticModuleList(heads, [nn.Identity()])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "2", None, (1, 2)])
+def test_arguments_that_are_no_sizes(wrong: Any) -> None:
+    """A number below 1 and a value that is no size are refused by a line with argument, value, rule and remedy."""
+    heads = Elastic("heads", (1, 2))
+    for name in ("d_model", "nhead", "dim_feedforward"):
+        sizes = {"d_model": heads.times(8), "nhead": heads, "dim_feedforward": 8, name: wrong}
+        with pytest.raises(ConfigurationError, match=rf"^{name}={re.escape(repr(wrong))}: must be .*\. Give "):
+            ElasticTransformerEncoderLayer(**sizes)
+    with pytest.raises(ConfigurationError, match=r"^Elastic\('a'\): sizes=.*: must be .*\. Give "):
+        Elastic("a", wrong if wrong != (1, 2) else (2, 1))

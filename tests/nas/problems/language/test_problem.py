@@ -121,11 +121,19 @@ def test_byte_pairs_are_shorter_than_characters() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": "nowhere.txt"}, r"nowhere.txt is missing; give problem.text=FILE, or null"),
+        (
+            {"text": "nowhere.txt"},
+            r"problem.text=nowhere.txt: must be a file that exists. Give .*, or null",
+        ),
+        ({"text": "/"}, r"problem.text=/: must be a file, not a folder. Give"),
+        ({"text": ""}, r"problem.text='': must be a file's path or URL. Give"),
         ({"vocabulary": 100}, "problem.vocabulary=100: must be"),
         ({"context": 0}, "problem.context=0: must be"),
         ({"objectives": ["parameters"]}, "must be loss and any of parameters"),
-        ({"n_heads": []}, "n_heads"),
+        ({"n_heads": []}, r"^problem.n_heads=\[\]: must be different whole numbers from 1 .* Write"),
+        ({"head_sizes": 16}, r"^problem.head_sizes=16: must be"),
+        ({"n_layers": [2, 1]}, r"^problem.n_layers=\[2, 1\]: must be the least and the greatest"),
+        ({"objectives": 5}, "problem.objectives=5: must be loss and any"),
         ({"precision": "int8"}, "problem.precision='int8'"),
         ({"rules": {"bogus": 1}}, "unknown rule 'bogus'"),
     ],
@@ -139,16 +147,16 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 def test_wrong_files_are_refused(tmp_path: Path) -> None:
     """A file that is no text, or too short, raises with a remedy."""
     for name, content, message in (
-        ("bytes.txt", b"\xff\xfe\x00", "UnicodeDecodeError.*Give a UTF-8 text"),
-        ("other.json", b'{"a": 1}', "KeyError.*Give a UTF-8 text"),
-        ("broken.gz", b"\x1f\x8b\x08", "Give a UTF-8 text"),
-        ("damaged.gz", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, "error: .*Give a UTF-8 text"),
-        ("deep.json", b"[" * 99_999, "RecursionError.*Give a UTF-8 text"),
-        ("short.txt", b"short", r"problem.text=\S+short.txt has 5 symbols: must have more than 640, .*a longer text"),
-        ("empty.txt", b"", r"problem.text=\S+empty.txt has 0 symbols"),
+        ("bytes.txt", b"\xff\xfe\x00", "UnicodeDecodeError.*Give another file, or null"),
+        ("other.json", b'{"a": 1}', "KeyError.*Give another file, or null"),
+        ("broken.gz", b"\x1f\x8b\x08", "EOFError.*Give another file, or null"),
+        ("damaged.gz", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, "error: .*Give another file, or null"),
+        ("deep.json", b"[" * 99_999, "RecursionError.*Give another file, or null"),
+        ("short.txt", b"short", r"have more than 640 symbols, .*not 5\. Give a longer text"),
+        ("empty.txt", b"", r"have more than 640 symbols, .*not 0\. Give"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(ConfigurationError, match=rf"^problem.text=\S+{name}: must .*{message}"):
             _ = LanguageProblem(str(tmp_path / name)).corpus
 
 

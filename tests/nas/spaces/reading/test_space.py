@@ -222,11 +222,12 @@ def test_points_outside_are_refused(change: dict[str, Any], message: str) -> Non
         ({"width": 0}, "width=0: must be a whole number of at least 1"),
         ({"max_layers": 65}, "max_layers=65: must be a whole number from 1 to 64"),
         ({"min_layers": 7}, "min_layers=7: must be a whole number from 0 to 6"),
-        ({"starts": []}, r"starts=\[\]: must hold a point or more"),
+        ({"starts": []}, r"starts=\[\]: must be a list of one point or more. Give"),
+        ({"starts": None}, r"starts=None: must be a list"),
         ({"starts": [BIDAF, {"layers": []}]}, r"starts\[1\]: .*must be a dict of layers, passage and question"),
         ({"min_layers": 3}, r"starts\[0\]: layers: 2 given; there must be 3 to 6"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_spaces_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
     """A number or start that can't be is refused at once."""

@@ -86,6 +86,12 @@ ASKED_S: list[float] = []
 """The processor time at each proposal of this process."""
 
 
+def epoch_proposal(number: int) -> Proposal:
+    """Returns a supernet epoch that continues the one before it."""
+    before = (number - 1,) if number else ()
+    return Proposal(point={EPOCH: number}, parents=before, donors=before, policies=frozenset({Policy.SHARE_PARAMS}))
+
+
 class CellsInTurn(Tuner):
     """Proposes supernet epochs, then each listed cell in each arm.
 
@@ -116,10 +122,7 @@ class CellsInTurn(Tuner):
         """Returns an epoch, or a cell of an arm; STOP after the last."""
         ASKED_S.append(time.process_time())
         if number < self.n_epochs:
-            before = (number - 1,) if number else ()
-            return Proposal(
-                point={EPOCH: number}, parents=before, donors=before, policies=frozenset({Policy.SHARE_PARAMS})
-            )
+            return epoch_proposal(number)
         if number - self.n_epochs >= len(self.scored):
             return STOP
         name, cell = self.scored[number - self.n_epochs]

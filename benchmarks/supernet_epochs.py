@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
 import torch
-from cell_ranking import BATCH, images, point_of
+from cell_ranking import BATCH, epoch_proposal, images, point_of
 from torch import nn
 from torch.nn import functional
 
@@ -17,7 +17,7 @@ from nas.core.budget import Budget
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.policy import PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.supernet import EPOCH
 from nas.core.trial import Proposal
@@ -89,11 +89,7 @@ class EpochsInTurn(Tuner):
         if number < self.n_epochs:
             self.bare.train(number)
         ASKED_S.append((began_s, time.process_time()))
-        before = (number - 1,) if number else ()
-        epoch = Proposal(
-            point={EPOCH: number}, parents=before, donors=before, policies=frozenset({Policy.SHARE_PARAMS})
-        )
-        return epoch if number < self.n_epochs else STOP
+        return epoch_proposal(number) if number < self.n_epochs else STOP
 
 
 def epochs(data: str, n_epochs: int = 6) -> Iterator[str]:

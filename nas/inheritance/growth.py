@@ -67,13 +67,24 @@ def embeddings_in(weights: Mapping[str, Tensor], sizes: Sizes) -> list[str]:
     return names
 
 
-def check_weights(sizes: Sizes, weights: Mapping[str, Tensor]) -> list[str]:
+def check_weights(sizes: Sizes, weights: Mapping[str, Tensor], n_heads: int | None = None) -> list[str]:
     """Returns the names of all tensors of a transformer of these sizes.
 
+    Args:
+        sizes: The sizes.
+        weights: The tensors by name.
+        n_heads: The number of heads of its blocks, if it is known.
+
     Raises:
-        ConfigurationError: one is missing, or its shape differs.
+        ConfigurationError: one is missing, or its shape differs; or there are more blocks or other heads.
     """
     names = embeddings_in(weights, sizes)
+    if f"layers.{sizes.n_layers}.linear1.weight" in weights:
+        raise ConfigurationError(f"weights: have more than {sizes.n_layers} blocks. Give the weights of this network.")
+    if n_heads not in (None, sizes.n_heads):
+        raise ConfigurationError(
+            f"weights: have {n_heads} heads, must have {sizes.n_heads}. Give the weights of this network."
+        )
     for name, shape in shapes_of(sizes):
         if name not in weights:
             raise ConfigurationError(f"weights: {name} is missing. Give the weights of this network.")
@@ -96,13 +107,11 @@ def transformer_in(model: nn.Module, sizes: Sizes) -> tuple[str, dict[str, Tenso
         raise PointError(f"the model has {len(prefixes)} transformers; it must have one")
     prefix = prefixes[0]
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-    n_heads = getattr(model.get_submodule(f"{prefix}layers.0.self_attn"), "num_heads", sizes.n_heads)
+    n_heads = getattr(model.get_submodule(f"{prefix}layers.0.self_attn"), "num_heads", None)
     try:
-        check_weights(sizes, own)
+        check_weights(sizes, own, n_heads)
     except ConfigurationError as error:
         raise PointError(f"{OTHER_NETWORK}: {error}") from error
-    if n_heads != sizes.n_heads or f"layers.{sizes.n_layers}.linear1.weight" in own:
-        raise PointError(OTHER_NETWORK)
     return prefix, own
 
 

@@ -16,6 +16,7 @@ from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.pixels import Images
+from nas.training.epochs import resumed_epochs
 from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
 
@@ -92,9 +93,7 @@ def fit(
     rounding = precision_of(recipe.precision, run.device)
     optimizer = start.optimizer
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: start.rate(step, n_steps))
-    if (resumed := run.resumed_from()) is not None:
-        resumed.load(network, optimizer, schedule, shuffling)
-    for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
+    for epoch in resumed_epochs(run, n_epochs, network, optimizer, schedule, shuffling):
         network.train()
         if start.report is not None:
             set_frozen(network, start.report, start.rules, epoch - 1)
@@ -111,8 +110,6 @@ def fit(
             optimizer.step()
             schedule.step()
         yield epoch
-        if epoch < n_epochs:
-            run.save_resume_point(epoch, network, optimizer, schedule, shuffling)
 
 
 def one_cycle(step: int, n_steps: int) -> float:

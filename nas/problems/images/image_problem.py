@@ -14,7 +14,6 @@ from nas.core.errors import ConfigurationError, TrialStopped
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
 from nas.problems.images.conv_net import ConvNet
 from nas.problems.images.fit import Recipe, Start, fit, optimizer_of, score
@@ -22,6 +21,7 @@ from nas.problems.images.graph_recipes import ImageGraph
 from nas.problems.images.pixels import Images
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
+from nas.training.epochs import save_for_children
 from nas.training.problem import PROXY_ABILITIES, Problem
 from nas.training.trial_run import TrialRun
 
@@ -140,9 +140,9 @@ class ImageProblem(Problem):
             try:
                 run.report(epoch, **scores)
             except TrialStopped:
-                self._save(run, network, start.optimizer)
+                save_for_children(run, network, start.optimizer, self.rules)
                 raise
-        self._save(run, network, start.optimizer)
+        save_for_children(run, network, start.optimizer, self.rules)
         return scores
 
     def _scores(self, network: nn.Module, validation: Images) -> dict[str, float]:
@@ -160,13 +160,6 @@ class ImageProblem(Problem):
 
     def _optimizer(self, network: nn.Module, point: Point) -> torch.optim.Optimizer:
         return optimizer_of(network, point)
-
-    def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Saves the weights, with the optimizer state if children inherit it."""
-        if self.rules.optimizer == "inherit":
-            run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)})
-        else:
-            run.save(network)
 
     def test(self, run: TrialRun) -> dict[str, float]:
         """Returns the accuracy on the test images, always in float32."""

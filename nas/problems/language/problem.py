@@ -15,7 +15,6 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.validation import check_int, short_repr
-from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.language.network import LanguageModel
@@ -24,6 +23,7 @@ from nas.spaces.growth import Sizes
 from nas.spaces.parameters.space import Float
 from nas.spaces.transformer import TransformerSpace
 from nas.storage.remote_file import check_file, checked_options
+from nas.training.epochs import resumed_epochs, save_for_children
 from nas.training.precision import checked_precision, precision_of
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
@@ -165,9 +165,9 @@ class LanguageProblem(Problem):
             try:
                 run.report(epoch, **scores)
             except TrialStopped:
-                self._save(run, network, optimizer)
+                save_for_children(run, network, optimizer, self.rules)
                 raise
-        self._save(run, network, optimizer)
+        save_for_children(run, network, optimizer, self.rules)
         return scores
 
     def test(self, run: TrialRun) -> dict[str, float]:
@@ -199,9 +199,7 @@ class LanguageProblem(Problem):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(step, n_steps, decay))
         drawing = torch.Generator().manual_seed(run.seed)
         rounding, span = precision_of(self.precision, run.device), torch.arange(self.context + 1, device=run.device)
-        if (resumed := run.resumed_from()) is not None:
-            resumed.load(network, optimizer, schedule, drawing)
-        for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
+        for epoch in resumed_epochs(run, n_epochs, network, optimizer, schedule, drawing):
             network.train()
             starts = torch.randint(len(train) - self.context, (self.epoch_steps, self.batch_size, 1), generator=drawing)
             for batch in starts.to(run.device):
@@ -215,13 +213,6 @@ class LanguageProblem(Problem):
                 optimizer.step()
                 schedule.step()
             yield epoch
-            if epoch < n_epochs:
-                run.save_resume_point(epoch, network, optimizer, schedule, drawing)
-
-    def _save(self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Saves the weights, with the optimizer state if children inherit it."""
-        state = optimizer_tensors(optimizer, network) if self.rules.optimizer == "inherit" else {}
-        run.save({**network.state_dict(), **state})
 
 
 def rate_share(step: int, n_steps: int, decay: float) -> float:

@@ -15,6 +15,7 @@ from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.questions import Question, best_spans, epoch_batches, inputs_of
+from nas.training.epochs import resumed_epochs
 from nas.training.trial_run import TrialRun
 
 BATCH_SIZE = 64
@@ -68,9 +69,7 @@ def fit(training: Fit, questions: Sequence[Question], n_epochs: int, run: TrialR
     lengths = [len(one.read.words) for one in known]
     n_batches = math.ceil(len(known) / BATCH_SIZE)
     shuffling = torch.Generator().manual_seed(run.seed)
-    if (resumed := run.resumed_from()) is not None:
-        resumed.load(network, optimizer, shuffling)
-    for epoch in range(1 if resumed is None else resumed.step + 1, n_epochs + 1):
+    for epoch in resumed_epochs(run, n_epochs, network, optimizer, shuffling):
         network.train()
         if training.report is not None:
             set_frozen(network, training.report, training.rules, epoch - 1)
@@ -79,8 +78,6 @@ def fit(training: Fit, questions: Sequence[Question], n_epochs: int, run: TrialR
             training.set_rate(step, step / (n_epochs * n_batches))
             training.step([known[index] for index in batch], run.device)
         yield epoch
-        if epoch < n_epochs:
-            run.save_resume_point(epoch, network, optimizer, shuffling)
 
 
 def answers_of(network: nn.Module, questions: Sequence[Question], device: str = "cpu") -> dict[str, str] | None:

@@ -16,7 +16,6 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.validation import check_int, check_number, check_seed
-from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.rules import Rules
 from nas.problems.squad.articles import random_titles, read_articles, read_titles, read_vectors
 from nas.problems.squad.fit import Fit, answers_of, fit
@@ -27,6 +26,7 @@ from nas.problems.squad.text import Vocabulary
 from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
+from nas.training.epochs import save_for_children
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
@@ -188,9 +188,9 @@ class SquadProblem(Problem):
             try:
                 run.report(epoch, **found)
             except TrialStopped:
-                self._save(run, training)
+                save_for_children(run, network, training.optimizer, self.rules)
                 raise
-        self._save(run, training)
+        save_for_children(run, network, training.optimizer, self.rules)
         return found
 
     def _start(self, run: TrialRun, network: ReadingNetwork) -> Fit:
@@ -213,13 +213,6 @@ class SquadProblem(Problem):
             return dict.fromkeys(_OBJECTIVES, float("nan"))
         (run.save_dir / PREDICTIONS).write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
         return scores(answers, {one.id: one.answers for one in questions})
-
-    def _save(self, run: TrialRun, training: Fit) -> None:
-        """Saves the weights, with the optimizer state if children inherit it."""
-        state = training.network.state_dict()
-        if self.rules.optimizer == "inherit":
-            state |= optimizer_tensors(training.optimizer, training.network)
-        run.save(state)
 
     def test(self, run: TrialRun) -> dict[str, float]:
         """Returns the scores on the questions of ``test_file``."""

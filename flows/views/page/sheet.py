@@ -13,9 +13,11 @@ from flows.views.table import lineage_columns
 if TYPE_CHECKING:
     from flows.views.snapshot import Snapshot
 
+_LINKS = ("parent", "second_parent", "donor")
 _ORDER = (
     *("metric.", "shared_score", "front", "test.", "state", "reason", "stage", "generation"),
-    *("parent", "second_parent", "donor", "inherited", "duration_s", "point.", "suggested", "cost.", "policies"),
+    *_LINKS,
+    *("inherited", "duration_s", "point.", "suggested", "cost.", "policies"),
     *("attempt", "job", "started", "finished", "checkpoint_bytes", "weights_deleted", "error"),
 )
 _LONG = 48
@@ -72,15 +74,15 @@ def _is_numeric(values: list[Any]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values if value is not None)
 
 
-def _cells(name: str, values: list[Any], texts: list[str], *, number: str) -> list[Cell]:
-    """Returns the cells of a column; ``number`` is their kind if they are numbers."""
-    both = zip(values, texts, strict=True)
-    if name in ("parent", "second_parent", "donor"):
-        link = "n link" if number else "link"
-        return [(link, text, value) if isinstance(value, int) else ("", text, None) for value, text in both]
-    if number:
-        exact = ((text, repr(value)) for value, text in both)
-        return [(number, text, None if text == value else value) if text else ("", "", None) for text, value in exact]
-    if name == "state":
-        return [("state", text, None) for text in texts]
-    return [("long" if len(text) > _LONG else "", text, None) for text in texts]
+def _cells(name: str, values: list[Any], texts: list[str], *, number: str) -> Iterator[Cell]:
+    """Yields the cells of a column; ``number`` is their kind if they are numbers."""
+    for value, text in zip(values, texts, strict=True):
+        if value is None:
+            yield "", "", None
+        elif name in _LINKS and isinstance(value, int):
+            yield "n link" if number else "link", text, value
+        elif number:
+            exact = repr(value)
+            yield number, text, None if text == exact else exact
+        else:
+            yield "state" if name == "state" else "long" if len(text) > _LONG else "", text, None

@@ -12,7 +12,9 @@ from nas.core.redaction import clean
 
 def render(template: str, **values: object) -> str:
     """Returns a template of this package, filled with values."""
-    return clean(_environment().get_template(template).render(values))
+    stream = _environment().get_template(template).stream(values)
+    stream.enable_buffering(1000)  # the parts of a large page, all at once, keep the garbage collector busy
+    return clean("".join(stream))
 
 
 @cache

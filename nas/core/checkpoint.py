@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from nas.core.errors import CorruptError
-from nas.core.reference import Reference, is_path, on_disk, references
-from nas.core.validation import checked_fields, checked_int, short_repr
+from nas.core.reference import Reference, check_distinct, is_path, on_disk
+from nas.core.validation import MAX_WHOLE, short_repr
 
-_KINDS: Mapping[str, tuple[type, ...]] = {"path": (str,), "n_files": (int,), "bytes": (int,), "on_disk": (int,)}
 _PATH = re.compile("files/[^/]+")
 
 LETTERS = 6
@@ -40,6 +40,16 @@ class Checkpoint:
     search: str | None = None
     signature: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packs", tuple(map(_shared, self.packs)))
+        checked_text(self.signature)
+        check_distinct(self.packs)
+        for folder, listed in (("manifests", (self.manifest,)), ("packs", self.packs)):
+            if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
+                raise CorruptError(f"{short_repr(stray[0])} is not in {folder}/")
+        if self.search is not None and not ("/" not in self.search and is_path(self.search)):
+            raise CorruptError(f"{short_repr(self.search)} is not the name of a search")
+
     @property
     def own_bytes(self) -> int:
         """The bytes that the trial itself published, without packs shared with donors."""
@@ -50,42 +60,13 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, object]:
         """Returns the data for a record."""
-        return {
-            "manifest": self.manifest.to_json(),
-            "packs": [pack.to_json() for pack in self.packs],
-            "saved": None if self.saved is None else self.saved.to_json(),
-            "search": self.search,
-            "signature": self.signature,
-        }
+        return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: object) -> Checkpoint:
-        """Returns the checkpoint in a record.
 
-        Raises:
-            CorruptError: the data was not written by ``to_json``.
-        """
-        kinds = {
-            "manifest": (dict,),
-            "packs": (list,),
-            "saved": (dict, type(None)),
-            "search": (str, type(None)),
-            "signature": (str,),
-        }
-        fields = checked_fields(data, kinds)
-        found = cls(
-            manifest=Reference.from_json(fields["manifest"]),
-            packs=references(fields["packs"]),
-            saved=None if fields["saved"] is None else SavedFolder.from_json(fields["saved"]),
-            search=fields["search"],
-            signature=checked_text(fields["signature"]),
-        )
-        for folder, listed in (("manifests", (found.manifest,)), ("packs", found.packs)):
-            if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
-                raise CorruptError(f"{short_repr(stray[0])} is not in {folder}/")
-        if found.search is not None and not ("/" not in found.search and is_path(found.search)):
-            raise CorruptError(f"{short_repr(found.search)} is not the name of a search")
-        return found
+@lru_cache(maxsize=1 << 14)
+def _shared(pack: Reference) -> Reference:
+    """Returns one of equal references, because many records of a lineage name the same packs."""
+    return pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +85,13 @@ class SavedFolder:
     bytes: int
     on_disk: int
 
+    def __post_init__(self) -> None:
+        if not (_PATH.fullmatch(self.path) and is_path(self.path)):
+            raise CorruptError(f"{short_repr(self.path)} is not a published folder: must be files/<stem>")
+        sizes = (self.n_files, self.bytes, self.on_disk)
+        if self.n_files < 1 or min(sizes) < 0 or max(sizes) > MAX_WHOLE:
+            raise CorruptError(f"{self.path}: {short_repr(sizes)} can't be the number and sizes of its files")
+
     @classmethod
     def of(cls, path: str, saved: Sequence[Reference]) -> SavedFolder | None:
         """Returns the folder of these files, or None without files.
@@ -119,19 +107,6 @@ class SavedFolder:
     def to_json(self) -> dict[str, object]:
         """Returns the data for a record."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: object) -> SavedFolder:
-        """Returns the folder in a record.
-
-        Raises:
-            CorruptError: the data was not written by ``to_json``.
-        """
-        fields = checked_fields(data, _KINDS)
-        if not (_PATH.fullmatch(fields["path"]) and is_path(fields["path"])):
-            raise CorruptError(f"{short_repr(fields['path'])} is not a published folder: must be files/<stem>")
-        sizes = {key: checked_int(fields[key], key) for key in ("bytes", "on_disk")}
-        return cls(path=fields["path"], n_files=checked_int(fields["n_files"], "n_files", 1), **sizes)
 
 
 def checked_text(text: str) -> str:

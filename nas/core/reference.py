@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 
 from nas.core.errors import ConfigurationError, CorruptError
-from nas.core.validation import MAX_WHOLE, checked_fields, short_repr
+from nas.core.validation import MAX_WHOLE, short_repr
 
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files. Published paths never have it."""
@@ -16,7 +16,9 @@ MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255
 """The longest file name of common file systems."""
 
-_DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+DIGEST = "blake3:[0-9a-f]{64}"
+"""Pattern of the digests that ``digest_of`` writes."""
+_DIGEST = re.compile(DIGEST)
 _ORDINARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 """Matches nearly all valid paths, so that they need no further check."""
 _NO_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -58,17 +60,6 @@ def is_path(path: str, *, unfinished: bool = False) -> bool:
     return True
 
 
-def checked_digest(digest: str) -> str:
-    """Returns the digest after checking its format.
-
-    Raises:
-        CorruptError: it is not a digest as ``digest_of`` writes it.
-    """
-    if not _DIGEST.fullmatch(digest):
-        raise CorruptError(f"digest {short_repr(digest)} must be 'blake3:' and 64 hexadecimal digits")
-    return digest
-
-
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A published file. Readers verify its size and digest.
@@ -94,43 +85,20 @@ class Reference:
         """Returns the data for a record."""
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: object) -> Reference:
-        """Returns the reference in a record.
-
-        Raises:
-            CorruptError: the data was not written by ``to_json``.
-        """
-        fields = checked_fields(data, _KINDS)
-        try:
-            return _reference(fields["path"], fields["bytes"], fields["digest"])
-        except ConfigurationError as error:
-            raise CorruptError(str(error)) from error
-
-
-_KINDS = {"path": (str,), "bytes": (int,), "digest": (str,)}
-
-
-@lru_cache(maxsize=1 << 14)
-def _reference(path: str, size: int, digest: str) -> Reference:
-    """Returns a reference, cached: many records of a lineage name the same packs."""
-    return Reference(path, size, digest)
-
 
 BLOCK = 4096
 """Block size of common file systems, in bytes."""
 
 
-def references(data: list[object]) -> tuple[Reference, ...]:
-    """Returns the references of a JSON array.
+def check_distinct(references: Iterable[Reference]) -> None:
+    """Checks that each file is listed once.
 
     Raises:
-        CorruptError: an item is not a reference, or a file is listed twice.
+        CorruptError: it is not.
     """
-    found = tuple(Reference.from_json(item) for item in data)
-    if len({reference.path for reference in found}) != len(found):
-        raise CorruptError(f"a file is listed twice: {short_repr(sorted(reference.path for reference in found))}")
-    return found
+    paths = [reference.path for reference in references]
+    if len(set(paths)) != len(paths):
+        raise CorruptError(f"a file is listed twice: {short_repr(sorted(paths))}")
 
 
 def on_disk(n_bytes: int) -> int:

@@ -7,7 +7,7 @@ import json
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ _OWN_DEPTH = 8
 """Levels that the record itself adds."""
 MAX_WHOLE = 2**63 - 1
 """The greatest integer allowed as a count, size or seed."""
-MAX_TIME = 1e11
+MAX_TIME = 10**11
 """The latest time allowed, in seconds since 1970: the year 5138."""
 
 _SHORT = reprlib.Repr()
@@ -88,74 +88,6 @@ def _refuse(text: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_constant=_refuse)
-
-
-def checked_fields(data: object, kinds: Mapping[str, tuple[type, ...]], *, others: bool = False) -> dict[str, Any]:
-    """Returns a JSON object after checking its keys and their types (``bool`` is not ``int``).
-
-    Args:
-        data: The parsed JSON.
-        kinds: The allowed types of each key.
-        others: Whether other keys are allowed.
-
-    Raises:
-        CorruptError: a key is missing, unknown or of another type.
-    """
-    if not isinstance(data, dict):
-        raise CorruptError(f"expected an object with the keys {sorted(kinds)}, found {short_repr(data)}")
-    if data.keys() != kinds.keys() and not (others and data.keys() >= kinds.keys()):
-        odd = sorted(kinds.keys() - data.keys()) or sorted(data.keys() - kinds.keys())
-        raise CorruptError(f"expected an object with the keys {sorted(kinds)}; {short_repr(odd)} is missing or unknown")
-    for key, allowed in kinds.items():
-        if type(data[key]) not in allowed:
-            raise CorruptError(f"{key} must not be {short_repr(data[key])}")
-    return data
-
-
-def checked_int(value: object, what: str, least: int = 0, most: int = MAX_WHOLE) -> int:
-    """Returns the value after checking that it is an integer within the bounds.
-
-    Raises:
-        CorruptError: it is not.
-    """
-    if type(value) is not int or not least <= value <= most:
-        raise CorruptError(f"{what} must not be {short_repr(value)}")
-    return value
-
-
-def checked_number(value: object, what: str, least: float, most: float) -> float:
-    """Returns the value after checking that it is a number within the bounds.
-
-    Raises:
-        CorruptError: it is not.
-    """
-    if isinstance(value, int | float) and type(value) is not bool and least <= value <= most:
-        return value
-    raise CorruptError(f"{what} must not be {short_repr(value)}")
-
-
-def checked_time(value: object, what: str) -> float | None:
-    """Returns the value after checking that it is None or a time.
-
-    Raises:
-        CorruptError: it is neither.
-    """
-    return None if value is None else checked_number(value, what, -MAX_TIME, MAX_TIME)
-
-
-def checked_numbers(data: object, what: str) -> dict[str, float]:
-    """Returns the value after checking that it is an object of finite numbers and 64-bit integers.
-
-    Raises:
-        CorruptError: it is not.
-    """
-    if not isinstance(data, dict):
-        raise CorruptError(f"{what} must not be {short_repr(data)}")
-    for name, value in data.items():
-        is_good = abs(value) <= MAX_WHOLE + 1 if type(value) is int else type(value) is float and math.isfinite(value)
-        if not is_good:
-            raise CorruptError(f"{what}: {short_repr(name)} must not be {short_repr(value)}")
-    return data
 
 
 @contextmanager

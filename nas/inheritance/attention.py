@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.inheritance.attention_layouts import known_parts
+from nas.storage.record_values import checked_as
 from nas.storage.tensor_parts import TensorParts
 
 
@@ -59,7 +60,7 @@ def _declared(what: str, path: str, declared: object, tensors: Mapping[str, Tens
             raise ConfigurationError(f"{what}: {name!r}: must be a parameter of the module. Leave it out.")
         try:
             dim, sizes = entry
-            parts = TensorParts.from_json({"dim": dim, "sizes": [list(part) for part in sizes]})
+            parts = checked_as(TensorParts, {"dim": dim, "sizes": [list(part) for part in sizes]})
         except (TypeError, ValueError, CorruptError) as error:
             raise ConfigurationError(
                 f"{what}: {name!r}={entry!r}: must be a dimension and the sizes of each part, "

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from types import NoneType
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
-from nas.core.errors import CorruptError
-from nas.core.validation import checked_fields, checked_int, checked_number, short_repr
+from nas.storage.record_values import Share, Whole, checked_as, checked_exactly
 
 NO_DONOR = "no donor"
 How = Literal["copied", "morphed", "inserted", "sliced", "new"]
 """``morphed``: changed by recorded operations; ``inserted``: of a layer that these operations put in."""
-_TENSOR: Mapping[str, tuple[type, ...]] = {
-    "how": (str,),
-    "share": (int, float),
-    "donor": (int, NoneType),
-    "why": (str,),
-}
-_REPORT: Mapping[str, tuple[type, ...]] = {
-    "share": (int, float),
-    "given": (list,),
-    "tensors": (dict,),
-    "replayed": (int, NoneType),
-    "notes": (list,),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +25,8 @@ class TensorInheritance:
     """
 
     how: How
-    share: float = 0.0
-    donor: int | None = None
+    share: Share = 0.0
+    donor: Whole | None = None
     why: str = ""
 
     @property
@@ -63,10 +48,10 @@ class InheritanceReport:
         notes: Reasons: a derivation was not replayed, or not on the parent; a module can't be traced.
     """
 
-    share: float
+    share: Share
     given: Mapping[int, float]
     tensors: Mapping[str, TensorInheritance]
-    replayed: int | None = None
+    replayed: Whole | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -85,20 +70,9 @@ class InheritanceReport:
         Raises:
             CorruptError: ``plain`` is not such a result.
         """
-        fields = checked_fields(plain, _REPORT)
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in fields["given"]):
-            raise CorruptError(f"given must not be {short_repr(fields['given'])}")
-        if not all(isinstance(note, str) for note in fields["notes"]):
-            raise CorruptError(f"notes must not be {short_repr(fields['notes'])}")
-        return cls(
-            share=checked_number(fields["share"], "share", 0, 1),
-            given={
-                checked_int(donor, "a donor"): checked_number(share, "given", 0, 1) for donor, share in fields["given"]
-            },
-            tensors={name: _tensor(entry) for name, entry in fields["tensors"].items()},
-            replayed=_index(fields["replayed"]),
-            notes=tuple(fields["notes"]),
-        )
+        fields = checked_as(dict[str, Any], plain)
+        given = dict(checked_as(list[tuple[Whole, Share]], fields.get("given")))
+        return replace(checked_exactly(cls, fields | {"given": {}}), given=given)
 
     def summary(self) -> dict[str, Any]:
         """Returns the report as JSON: ``share``, ``n_copied``, ``n_sliced``, ``n_new`` and ``not_copied``.
@@ -117,15 +91,3 @@ class InheritanceReport:
             **by_operations,
             **({"notes": list(self.notes)} if self.notes else {}),
         }
-
-
-def _tensor(plain: object) -> TensorInheritance:
-    fields = checked_fields(plain, _TENSOR)
-    if fields["how"] not in get_args(How):
-        raise CorruptError(f"how must not be {short_repr(fields['how'])}")
-    share = checked_number(fields["share"], "share", 0, 1)
-    return TensorInheritance(how=fields["how"], share=share, donor=_index(fields["donor"]), why=fields["why"])
-
-
-def _index(value: int | None) -> int | None:
-    return None if value is None else checked_int(value, "a donor")

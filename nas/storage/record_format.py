@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from nas.core.errors import CorruptError
 from nas.core.validation import MAX_DEPTH, MAX_RECORD_BYTES, is_deep, parse_object
 from nas.storage.verified import digest_of
 
-FORMAT = 2
+FORMAT: Final = 2
 MAX_BYTES = 16 << 20
 """Maximum size of a record: a result with 100,000 reports takes 5 MB."""
 MAX_VALUES = 400_000

@@ -12,7 +12,7 @@ from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
 from nas.core.trial import Trial
-from nas.core.validation import checked_int, path_in_errors
+from nas.core.validation import path_in_errors, short_repr
 from nas.storage.blobs import BlobStore
 from nas.storage.lineage_checks import lineage_faults
 from nas.storage.record_format import FORMAT, decode_record, encode_record, is_format_1
@@ -92,7 +92,8 @@ class Records:
             return None
         with path_in_errors(self.url_of("search.json")):
             record = {"format": 1} if is_format_1(data) else decode_record(data)
-            found = checked_int(record.get("format"), "format")
+            if type(found := record.get("format")) is not int:
+                raise CorruptError(f"format must not be {short_repr(found)}")
             if found == FORMAT:
                 check_header(record)
                 return record

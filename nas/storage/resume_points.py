@@ -10,15 +10,18 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import is_path
-from nas.core.validation import checked_fields, path_in_errors
+from nas.core.validation import path_in_errors
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.manifest import Manifest
 from nas.storage.record_format import FORMAT, decode_record, encode_record
+from nas.storage.record_values import checked_as
 
 if TYPE_CHECKING:
     import torch
@@ -28,11 +31,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{6,})-[0-9a-f]{8}\.(?:json|safetensors)")
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("format", "trial", "number"), (int,)),
-    "manifest": (dict,),
-    "state": (dict,),
-}
+
+
+class _ResumePoint(Struct, forbid_unknown_fields=True):
+    """``resume/000042/000007-<nonce>.json``."""
+
+    format: Literal[2]
+    trial: int
+    number: int
+    manifest: dict[str, Any]
+    state: dict[str, Any]
 
 
 class ResumePoints:
@@ -131,9 +139,7 @@ def parse_resume_point(record: Mapping[str, Any], trial: int, number: int) -> tu
     Raises:
         CorruptError: Heirloom does not write such a record for this trial and number.
     """
-    fields = checked_fields(record, _KINDS)
-    if fields["format"] != FORMAT:
-        raise CorruptError(f"format {fields['format']}: must be {FORMAT} for this version of Heirloom")
-    if (fields["trial"], fields["number"]) != (trial, number):
+    found = checked_as(_ResumePoint, record)
+    if (found.trial, found.number) != (trial, number):
         raise CorruptError("it is the record of another resume point")
-    return fields["state"], Manifest.from_json(fields["manifest"])
+    return found.state, Manifest.from_json(found.manifest)

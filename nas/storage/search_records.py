@@ -6,103 +6,156 @@ Each function raises CorruptError, without the file's name, if Heirloom does not
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from nas.core.errors import ConfigurationError, CorruptError
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from nas.core.errors import CorruptError
 from nas.core.metric import Metric
-from nas.core.reference import references
-from nas.core.validation import checked_fields, checked_int, checked_number, checked_numbers, checked_time, short_repr
+from nas.core.reference import Reference, check_distinct
+from nas.storage.record_values import Number, Numbers, Positive, Time, Whole, check_keys, checked_as
 from nas.storage.verified import digest_of
 
 MAX_HOURS = 1e6
 """Maximum of one session: a century."""
-_MAX_PID = 2**31 - 1
-_NUMBER = re.compile("[0-9]{1,18}")
-_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
-_Kinds = Mapping[str, tuple[type, ...]]
-_IDENTITY: _Kinds = {
-    **dict.fromkeys(("problem", "space", "tuner"), (dict,)),
-    "policy": (list,),
-    "stopper": (dict, NoneType),
-    "seed": (int,),
-    "on_missing_weights": (str,),
-    "deterministic": (bool,),
-}
-_SPEC: _Kinds = {"target": (str,), "arguments": (dict,)}
-_SESSION: _Kinds = {
-    **dict.fromkeys(("host", "boot", "process_started", "machine"), (str,)),
-    "pid": (int,),
-    "settings": (dict,),
-}
-_BEST: _Kinds = {
-    "point": (dict,),
-    "test": (dict, NoneType),
-    "ancestors": (list,),
-    "export": (str, NoneType),
-    "files": (list,),
-    "missing": (dict,),
-}
+_Texts = dict[str, str]
+
+
+class _Spec(Struct, forbid_unknown_fields=True):
+    """A class and its arguments."""
+
+    target: str
+    arguments: dict[str, Any]
+
+
+class _Stage(Struct):
+    name: str
+    policies: list[Any]
+    warm: bool
+    best: int | float | None = None
+
+
+class _Init(Struct, forbid_unknown_fields=True):
+    points: list[Any]
+    weights: str | None
+
+
+class _Identity(Struct):
+    """The values of a search's identity that code reads."""
+
+    problem: _Spec
+    space: dict[str, Any]
+    tuner: _Spec
+    policy: Annotated[list[_Stage], Meta(min_length=1)]
+    stopper: _Spec | None
+    seed: int
+    on_missing_weights: str
+    deterministic: bool
+    chosen_tuner: _Spec | None = None
+    slots: Positive | None = None
+    n_threads: Positive | None = None
+    constraints: Numbers = {}
+    init: _Init | None = None
+
+    def __post_init__(self) -> None:
+        if self.deterministic and (self.slots is None or self.n_threads is None):
+            raise ValueError("slots and n_threads must be given for a deterministic search")
+
+
+class _Metric(Struct):
+    name: str
+    direction: Literal["maximize", "minimize"]
+    reference: Number | None = None
+
+    def __post_init__(self) -> None:
+        Metric(self.name, self.direction, self.reference)
+
+
+class _Header(Struct):
+    """``search.json``."""
+
+    identity: _Identity
+    metrics: Annotated[list[_Metric], Meta(min_length=1)]
+    data: _Texts = {}
+    about: _Texts = {}
+
+
+class _Session(Struct):
+    """``sessions/0003.json``."""
+
+    host: str
+    boot: str
+    process_started: str
+    machine: str
+    pid: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    settings: dict[str, Any]
+    started: Time
+    code: dict[Literal["problem", "tuner", "stopper"], _Texts] = {}
+    versions: _Texts = {}
+    files: _Texts = {}
+    commit: str | None = None
+    flow_run: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9-]{1,64}\Z")] | None = None
+    """It becomes part of a URL."""
+
+
+class _Heartbeat(Struct):
+    """``sessions/0003.beat``."""
+
+    count: Whole
+    hours: Annotated[float, Meta(ge=0, le=MAX_HOURS)]
+    time: Time
+    ended: bool
+
+
+class _Test(Struct):
+    """``tests/000024.json``."""
+
+    trial: Whole
+    metrics: Numbers | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.metrics is UNSET and self.error is UNSET:
+            raise ValueError("metrics or error must be given")
+
+
+class _Collection(Struct):
+    """``gc/0003.json``."""
+
+    trials: dict[Annotated[str, Meta(pattern=r"\A[0-9]{1,18}\Z")], Any]
+
+
+class _Best(Struct):
+    """``best-0001.json``."""
+
+    number: int
+    trial: Whole
+    point: dict[str, Any]
+    metrics: Numbers
+    test: _Test | None
+    ancestors: list[Whole]
+    export: str | None
+    files: tuple[Reference, ...]
+    missing: _Texts
+    remarks: list[str] = []
+    time: Time | None = None
+
+    def __post_init__(self) -> None:
+        check_distinct(self.files)
+        if self.ancestors and max(self.ancestors) >= self.trial:
+            raise ValueError("ancestors must be earlier trials")
 
 
 def check_header(record: Mapping[str, Any]) -> None:
     """Checks ``search.json``, apart from its format."""
-    fields = checked_fields(record, {"identity": (dict,), "metrics": (list,)}, others=True)
-    identity = checked_fields(fields["identity"], _IDENTITY, others=True)
-    for kind in ("problem", "tuner", "chosen_tuner", "stopper"):
-        if identity.get(kind) is not None:
-            checked_fields(identity[kind], _SPEC)
-    for stage in identity["policy"]:
-        known = checked_fields(stage, {"name": (str,), "policies": (list,), "warm": (bool,)}, others=True)
-        if not isinstance(known.get("best"), int | float | NoneType):
-            raise CorruptError(f"the best of a stage must not be {short_repr(known['best'])}")
-    if identity["deterministic"]:
-        checked_int(identity.get("slots"), "slots", 1)
-        checked_int(identity.get("n_threads"), "n_threads", 1)
-    checked_numbers(identity.get("constraints", {}), "constraints")
-    if (init := identity.get("init")) is not None:
-        checked_fields(init, {"points": (list,), "weights": (str, NoneType)})
-    for name in ("data", "about"):
-        texts = checked_fields(fields.get(name, {}), {}, others=True)
-        checked_fields(texts, dict.fromkeys(texts, (str,)))
-    for metric in fields["metrics"]:
-        _check_metric(metric)
-    if not identity["policy"] or not fields["metrics"]:
-        raise CorruptError("policy and metrics must not be empty")
-
-
-def _check_metric(metric: object) -> None:
-    found = checked_fields(metric, {"name": (str,), "direction": (str,)}, others=True)
-    reference = found.get("reference")
-    if reference is not None:
-        checked_numbers({"reference": reference}, "a metric")
-    try:
-        Metric(found["name"], found["direction"], reference)
-    except ConfigurationError as error:
-        raise CorruptError(short_repr(str(error))) from error
+    checked_as(_Header, record)
 
 
 def check_session(record: Mapping[str, Any]) -> None:
     """Checks ``sessions/0003.json``."""
-    checked_int(checked_fields(record, _SESSION, others=True)["pid"], "pid", 1, _MAX_PID)
-    if record.get("started") is None:
-        raise CorruptError("started must be a time")
-    checked_time(record["started"], "started")
-    for group, files in checked_fields(record.get("code", {}), {}, others=True).items():
-        checked_fields(files, dict.fromkeys(checked_fields(files, {}, others=True), (str,)))
-        if group not in ("problem", "tuner", "stopper"):
-            raise CorruptError(f"code must not hold {short_repr(group)}")
-    for name in ("versions", "files"):
-        texts = checked_fields(record.get(name, {}), {}, others=True)
-        checked_fields(texts, dict.fromkeys(texts, (str,)))
-    if not isinstance(record.get("commit"), str | NoneType):
-        raise CorruptError(f"commit must not be {short_repr(record['commit'])}")
-    flow_run = record.get("flow_run")
-    if flow_run is not None and not (isinstance(flow_run, str) and _ID.fullmatch(flow_run)):
-        raise CorruptError(f"flow_run must not be {short_repr(flow_run)}")  # it becomes part of a URL
+    checked_as(_Session, record)
 
 
 def code_id(files: Mapping[str, str]) -> str | None:
@@ -119,46 +172,25 @@ def code_id(files: Mapping[str, str]) -> str | None:
 
 def check_heartbeat(record: Mapping[str, Any]) -> None:
     """Checks ``sessions/0003.beat``."""
-    checked_int(record.get("count"), "count")
-    checked_number(record.get("hours"), "hours", 0, MAX_HOURS)
-    if record.get("time") is None or type(record.get("ended")) is not bool:
-        raise CorruptError("time must be a number, and ended true or false")
-    checked_time(record["time"], "time")
+    checked_as(_Heartbeat, record)
 
 
 def check_test(record: Mapping[str, Any], trial: int) -> None:
     """Checks ``tests/000024.json``."""
-    checked_int(record.get("trial"), "trial", trial, trial)
-    if "metrics" in record:
-        checked_numbers(record["metrics"], "metrics")
-    if "error" in record or "metrics" not in record:
-        checked_fields(record, {"error": (str,)}, others=True)
+    if checked_as(_Test, record).trial != trial:
+        raise CorruptError("it is the record of another trial")
 
 
 def check_collection(record: Mapping[str, Any]) -> frozenset[int]:
     """Checks ``gc/0003.json``. Returns the trials whose weights were deleted."""
-    trials = checked_fields(record, {"trials": (dict,)}, others=True)["trials"]
-    for number in trials:
-        if not _NUMBER.fullmatch(number):
-            raise CorruptError(f"trials must not hold {short_repr(number)}")
-    return frozenset(map(int, trials))
+    return frozenset(map(int, checked_as(_Collection, record).trials))
 
 
 def check_best(record: Mapping[str, Any], number: int) -> None:
     """Checks ``best-0001.json``."""
-    fields = checked_fields(record, _BEST, others=True)
-    checked_int(record.get("number"), "number", number, number)
-    trial = checked_int(record.get("trial"), "trial")
-    checked_numbers(record.get("metrics"), "metrics")
-    if fields["test"] is not None:
-        check_test(fields["test"], trial)
-    for ancestor in fields["ancestors"]:
-        checked_int(ancestor, "an ancestor", 0, max(0, trial - 1))
-    references(fields["files"])
-    for name, reason in fields["missing"].items():
-        if not isinstance(reason, str):
-            raise CorruptError(f"missing: {short_repr(name)} must not be {short_repr(reason)}")
-    remarks = record.get("remarks", [])
-    if not isinstance(remarks, list) or not all(isinstance(line, str) for line in remarks):
-        raise CorruptError(f"remarks must not be {short_repr(remarks)}")
-    checked_time(record.get("time"), "time")
+    found = checked_as(_Best, record)
+    check_keys(found.files, record["files"])
+    if found.number != number:
+        raise CorruptError("it is the record of another winner")
+    if found.test is not None and found.test.trial != found.trial:
+        raise CorruptError("test is the record of another trial")

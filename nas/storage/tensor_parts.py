@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from nas.core.errors import CorruptError
-from nas.core.validation import checked_fields, checked_int, short_repr
+from nas.core.validation import short_repr
+from nas.storage.record_values import Positive, Whole
 
 MAX_PARTS = 64
 """Maximum number of parts of a tensor; a fused projection has three."""
@@ -26,8 +30,11 @@ class TensorParts:
         sizes: The sizes of each part, the outermost first. A part has their product of rows.
     """
 
-    dim: int
-    sizes: tuple[tuple[int, ...], ...]
+    dim: Whole
+    sizes: Annotated[
+        tuple[Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=MAX_SIZES)], ...],
+        Meta(min_length=1, max_length=MAX_PARTS),
+    ]
 
     @property
     def lengths(self) -> list[int]:
@@ -42,27 +49,6 @@ class TensorParts:
     def are_like(self, other: TensorParts | None) -> bool:
         """Returns whether both have the same dimension, and as many parts with as many sizes."""
         return other is not None and (self.dim, [*map(len, self.sizes)]) == (other.dim, [*map(len, other.sizes)])
-
-    def to_json(self) -> dict[str, object]:
-        """Returns the parts as plain data."""
-        return {"dim": self.dim, "sizes": [list(sizes) for sizes in self.sizes]}
-
-    @classmethod
-    def from_json(cls, data: object) -> TensorParts:
-        """Returns the parts that ``to_json`` encoded. ``check_parts`` compares them with the tensor.
-
-        Raises:
-            CorruptError: a key or type is wrong, or there are too many parts or sizes.
-        """
-        fields = checked_fields(data, {"dim": (int,), "sizes": (list,)})
-        parts = fields["sizes"]
-        if not 1 <= len(parts) <= MAX_PARTS:
-            raise CorruptError(f"sizes must not have {len(parts)} parts; a tensor has at most {MAX_PARTS}")
-        for sizes in parts:
-            if not isinstance(sizes, list) or not 1 <= len(sizes) <= MAX_SIZES:
-                raise CorruptError(f"sizes must not have the part {short_repr(sizes)}")
-        whole = tuple(tuple(checked_int(size, "a size", 1) for size in sizes) for sizes in parts)
-        return cls(checked_int(fields["dim"], "dim"), whole)
 
 
 def check_parts(parts: Mapping[str, TensorParts], shapes: Mapping[str, Sequence[int]]) -> None:

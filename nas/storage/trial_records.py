@@ -2,84 +2,156 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
-from nas.core.policy import Policy, parse_policies
-from nas.core.trial import DONOR_RULES, Donor, DonorRule, Proposal, Reason, State, Trial
-from nas.core.validation import (
-    MAX_WHOLE,
-    checked_fields,
-    checked_int,
-    checked_number,
-    checked_numbers,
-    checked_time,
-    path_in_errors,
-    short_repr,
-)
+from nas.core.policy import Policy
+from nas.core.trial import DONOR_RULES, DonorRule, Proposal, Reason, State, Trial
+from nas.core.validation import MAX_WHOLE, path_in_errors, short_repr
 from nas.storage.record_size import METRICS_BYTES, SUGGESTED_BYTES, json_size
+from nas.storage.record_values import (
+    DonorId,
+    DonorSource,
+    Numbers,
+    Positive,
+    Share,
+    Time,
+    Whole,
+    check_keys,
+    checked_as,
+    fields_of,
+)
 
-_TRIAL_KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("trial", "index", "job", "seed", "generation"), (int,)),
-    "stage": (str,),
-    "policies": (list,),
-    "created": (int, float, NoneType),
-    "learned": (list,),
-    "proposal": (dict,),
-}
-_PROPOSAL_KINDS: Mapping[str, tuple[type, ...]] = {
-    "point": (dict,),
-    "parents": (list,),
-    "donors": (list, NoneType),
-    "policies": (list, NoneType),
-    "fidelity": (int, float, NoneType),
-    "reason": (str,),
-}
-_RESULT: Mapping[str, tuple[type, ...]] = {
-    "trial": (int,),
-    "state": (str,),
-    "reason": (str, NoneType),
-    "metrics": (dict,),
-    "curve": (list,),
-    "cost": (dict,),
-    "checkpoint": (dict, NoneType),
-    "resolved_donor": (int, str, NoneType),
-    "donor": (int, str, NoneType),
-    "inheritance": (dict,),
-    "attempt": (int,),
-    "slot": (int, NoneType),
-    "error": (str, NoneType),
-}
-_RESUME_STATE: Mapping[str, tuple[type, ...]] = {
-    "step": (int,),
-    **dict.fromkeys(("curve", "parts"), (list,)),
-    "totals": (dict,),
-    "inheritance": (dict, NoneType),
-    **dict.fromkeys(("saved", "files", "random"), (dict,)),
-}
-_NEW_RESUME_STATE: Mapping[str, tuple[type, ...]] = {**_RESUME_STATE, "suggested": (list,)}
-_TOTALS: Mapping[str, tuple[type, ...]] = {
-    **{key: _RESULT[key] for key in ("resolved_donor", "donor", "inheritance", "cost")},
-    "inherited": (int, float, NoneType),
-}
 MAX_POINT_VALUES = 20_000
 """A network of 1,000 layers has 12,000; each may be a column of the report."""
-_DONOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}:[0-9]{1,18}")
+_FewNumbers = Annotated[Numbers, Meta(max_length=METRICS_BYTES)]
+"""Columns of the report. Each takes more than a byte of a record."""
+_Curve = tuple[tuple[Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)], Numbers], ...]
+_Suggested = tuple[dict[str, Any], ...]
 
 
-def checked_donor(value: object, what: str) -> Donor | None:
-    """Returns the value, if it is None, a trial's number or ``"name:42"``.
+class _Proposal(Struct):
+    """The tuner's answer in a proposal record."""
 
-    Raises:
-        CorruptError: it is something else.
-    """
-    if value is None or (isinstance(value, str) and _DONOR.fullmatch(value)):
-        return value
-    return checked_int(value, what)
+    point: dict[str, Any]
+    parents: tuple[Whole, ...]
+    donors: tuple[DonorSource, ...] | None
+    policies: frozenset[Policy] | None
+    fidelity: Annotated[int, Meta(ge=1, le=1)] | Annotated[float, Meta(gt=0, le=1)] | None
+    reason: str
+    derivation: Any = None
+    proxies: _FewNumbers = {}
+    relative_duration: Positive = 1
+
+    def __post_init__(self) -> None:
+        if (n := n_values(self.point)) > MAX_POINT_VALUES:
+            raise ValueError(f"point has {n} values; it may have {MAX_POINT_VALUES}")
+
+
+class _ProposalRecord(Struct):
+    """Fields of a trial in ``trials/000042.proposal.json``."""
+
+    number: Whole = field(name="trial")
+    index: Whole
+    stage: Annotated[str, Meta(min_length=1)]
+    job: Whole
+    policies: frozenset[Policy]
+    seed: Whole
+    generation: Whole
+    created: Time | None
+    learned: tuple[Whole, ...]
+    proposal: dict[str, Any]
+    retry_of: Whole | None = None
+
+
+class _Inheritance(Struct):
+    """The values of an inheritance summary that code reads."""
+
+    replaced: dict[str, DonorId | None] = {}
+    lost: tuple[DonorId | None, ...] = ()
+    given: Numbers = {}
+    warnings: tuple[str, ...] = ()
+
+
+class _Totals(Struct):
+    """Fields that results and resume points share."""
+
+    resolved_donor: DonorId | None
+    donor: DonorId | None
+    inheritance: dict[str, Any]
+    cost: _FewNumbers
+    inherited: Share | None
+
+    def __post_init__(self) -> None:
+        checked_as(_Inheritance, self.inheritance)
+
+
+class _ResultRecord(_Totals, kw_only=True):
+    """Fields of a trial in ``trials/000042.result.json``."""
+
+    number: Whole = field(name="trial")
+    state: State
+    reason: Reason | None
+    metrics: _FewNumbers
+    curve: _Curve
+    checkpoint: Checkpoint | None
+    attempt: Whole
+    slot: Whole | None
+    error: str | None
+    static_metrics: _FewNumbers = {}
+    inherited: Share | None = None
+    started: Time | None = None
+    finished: Time | None = None
+    returned: str | None = None
+    code: str | None = None
+    suggested: _Suggested = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_suggested(self.suggested)
+        if self.state in (State.WAITING, State.RUNNING):
+            raise ValueError(f"{self.state} is not the state of a result")
+
+
+class _StartRecord(Struct):
+    """``trials/000042.start-1.json``."""
+
+    trial: Whole
+    attempt: Whole
+    session: Whole
+    slot: Whole | None = None
+    resolved_donor: DonorId | None = None
+    time: Time | None = None
+
+
+class _ResumeTotals(_Totals, forbid_unknown_fields=True):
+    """Totals of a trial's attempts so far."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.cost.keys() >= {"seconds", "gpu_seconds"}:
+            raise ValueError("cost must have seconds and gpu_seconds")
+
+
+class _ResumeState(Struct, forbid_unknown_fields=True):
+    """The state in a resume point."""
+
+    step: Whole
+    curve: _Curve
+    parts: list[tuple[str, Any]]
+    totals: _ResumeTotals
+    inheritance: dict[str, Any] | None
+    saved: dict[str, Any]
+    files: dict[str, Any]
+    random: dict[str, Any]
+    suggested: _Suggested = ()
+
+    def __post_init__(self) -> None:
+        _check_suggested(self.suggested)
 
 
 def trial_from_records(
@@ -109,107 +181,21 @@ def trial_from_records(
         if record is not None:
             with path_in_errors(f"{stem}.{path}.json"):
                 fields |= read(record)
-                if record["trial"] != number:
-                    raise CorruptError(f"it is a record of trial {record['trial']}")
+                if fields["number"] != number:
+                    raise CorruptError(f"it is a record of trial {fields['number']}")
     trial = Trial(**fields)
     return trial.delete_weights() if weights_deleted else trial
 
 
 def _proposal_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a trial that its proposal record holds."""
-    fields = checked_fields(record, _TRIAL_KINDS, others=True)
-    if not fields["stage"]:
-        raise CorruptError("stage must have a name")
-    return {
-        "number": checked_int(fields["trial"], "trial"),
-        "index": checked_int(fields["index"], "index"),
-        "stage": fields["stage"],
-        "job": checked_int(fields["job"], "job"),
-        "policies": _policies(fields["policies"]),
-        "seed": checked_int(fields["seed"], "seed"),
-        "generation": checked_int(fields["generation"], "generation"),
-        "created": checked_time(fields["created"], "created"),
-        "learned": tuple(checked_int(number, "learned") for number in fields["learned"]),
-        "retry_of": None if fields.get("retry_of") is None else checked_int(fields["retry_of"], "retry_of"),
-        "proposal": proposal_from_json(fields["proposal"]),
-    }
+    fields = fields_of(checked_as(_ProposalRecord, record))
+    return fields | {"proposal": proposal_from_json(fields["proposal"])}
 
 
 def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a trial that its result record holds."""
-    fields = checked_fields(record, _RESULT, others=True)
-    try:
-        state = State(fields["state"])
-        reason = None if fields["reason"] is None else Reason(fields["reason"])
-    except ValueError as error:
-        raise CorruptError(short_repr(str(error))) from error
-    if state in (State.WAITING, State.RUNNING):
-        raise CorruptError(f"{state} is not the state of a result")
-    inherited = fields.get("inherited")
-    for name in ("returned", "code"):
-        if not isinstance(fields.get(name), str | NoneType):
-            raise CorruptError(f"{name} must not be {short_repr(fields[name])}")
-    return {
-        "state": state,
-        "reason": reason,
-        "static_metrics": _few_numbers(fields.get("static_metrics", {}), "static_metrics"),
-        "metrics": _few_numbers(fields["metrics"], "metrics"),
-        "curve": tuple(_report(entry) for entry in fields["curve"]),
-        "cost": _few_numbers(fields["cost"], "cost"),
-        "checkpoint": None if fields["checkpoint"] is None else Checkpoint.from_json(fields["checkpoint"]),
-        "resolved_donor": checked_donor(fields["resolved_donor"], "resolved_donor"),
-        "donor": checked_donor(fields["donor"], "donor"),
-        "inherited": None if inherited is None else checked_number(inherited, "inherited", 0, 1),
-        "inheritance": _inheritance(fields["inheritance"]),
-        "attempt": checked_int(fields["attempt"], "attempt"),
-        "slot": None if fields["slot"] is None else checked_int(fields["slot"], "slot"),
-        "started": checked_time(fields.get("started"), "started"),
-        "finished": checked_time(fields.get("finished"), "finished"),
-        "error": fields["error"],
-        "returned": fields.get("returned"),
-        "code": fields.get("code"),
-        "suggested": _suggested(fields.get("suggested", [])),
-    }
-
-
-def check_start(record: Mapping[str, Any], number: int, attempt: int) -> None:
-    """Checks ``trials/000042.start-1.json``.
-
-    Raises:
-        CorruptError: Heirloom does not write such a record.
-    """
-    if (record.get("trial"), record.get("attempt")) != (number, attempt):
-        raise CorruptError("it is the record of another attempt")
-    checked_int(record.get("session"), "session")
-    if record.get("slot") is not None:
-        checked_int(record["slot"], "slot")
-    checked_donor(record.get("resolved_donor"), "resolved_donor")
-    checked_time(record.get("time"), "time")
-
-
-def check_resume_state(state: Mapping[str, Any]) -> None:
-    """Checks the state of a resume point, apart from what only the trial's code reads.
-
-    Raises:
-        CorruptError: a key is missing or a value is invalid.
-    """
-    has_suggested = isinstance(state, dict) and "suggested" in state  # earlier versions saved none
-    fields = checked_fields(state, _NEW_RESUME_STATE if has_suggested else _RESUME_STATE)
-    _suggested(fields.get("suggested", []))
-    checked_int(fields["step"], "step")
-    for entry in fields["curve"]:
-        _report(entry)
-    for part in fields["parts"]:
-        if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
-            raise CorruptError(f"parts must not hold {short_repr(part)}")
-    totals = checked_fields(fields["totals"], _TOTALS)
-    if not checked_numbers(totals["cost"], "cost").keys() >= {"seconds", "gpu_seconds"}:
-        raise CorruptError(f"cost must not be {short_repr(totals['cost'])}")
-    for key in ("resolved_donor", "donor"):
-        checked_donor(totals[key], key)
-    if totals["inherited"] is not None:
-        checked_number(totals["inherited"], "inherited", 0, 1)
-    _inheritance(totals["inheritance"])
+    found = checked_as(_ResultRecord, record)
+    check_keys(found.checkpoint, record["checkpoint"])
+    return fields_of(found)
 
 
 def proposal_from_json(plain: object) -> Proposal:
@@ -218,78 +204,41 @@ def proposal_from_json(plain: object) -> Proposal:
     Raises:
         CorruptError: it can't be decoded.
     """
-    fields = checked_fields(plain, _PROPOSAL_KINDS, others=True)
-    if (n := n_values(fields["point"])) > MAX_POINT_VALUES:
-        raise CorruptError(f"point has {n} values; it may have {MAX_POINT_VALUES}")
-    donors, policies, fidelity = fields["donors"], fields["policies"], fields["fidelity"]
+    fields = fields_of(checked_as(_Proposal, plain))
+    if (donors := fields["donors"]) is not None:
+        fields["donors"] = tuple(DonorRule(donor) if donor in DONOR_RULES else donor for donor in donors)
     try:
-        return Proposal(
-            point=fields["point"],
-            parents=tuple(checked_int(parent, "a parent") for parent in fields["parents"]),
-            donors=None if donors is None else tuple(_donor(donor) for donor in donors),
-            policies=None if policies is None else _policies(policies),
-            fidelity=None if fidelity is None else checked_number(fidelity, "fidelity", 5e-324, 1),
-            derivation=fields.get("derivation"),
-            reason=fields["reason"],
-            proxies=_few_numbers(fields.get("proxies", {}), "proxies"),
-            relative_duration=checked_int(fields.get("relative_duration", 1), "relative_duration", 1),
-        )
+        return Proposal(**fields)
     except ConfigurationError as error:
         raise CorruptError(short_repr(str(error))) from error
+
+
+def check_start(record: Mapping[str, Any], number: int, attempt: int) -> None:
+    """Checks ``trials/000042.start-1.json``.
+
+    Raises:
+        CorruptError: Heirloom does not write such a record.
+    """
+    found = checked_as(_StartRecord, record)
+    if (found.trial, found.attempt) != (number, attempt):
+        raise CorruptError("it is the record of another attempt")
+
+
+def check_resume_state(state: Mapping[str, Any]) -> None:
+    """Checks the state of a resume point, apart from what only the trial's code reads.
+
+    Raises:
+        CorruptError: a key is missing or a value is invalid.
+    """
+    checked_as(_ResumeState, state)
+
+
+def _check_suggested(points: _Suggested) -> None:
+    if points and (size := json_size(points)) > SUGGESTED_BYTES:
+        raise ValueError(f"suggested has {size} bytes; it may have {SUGGESTED_BYTES}")
 
 
 def n_values(value: object) -> int:
     """Returns the number of plain values in nested lists and objects."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 1 if inner is None else sum(map(n_values, inner))
-
-
-def _donor(value: object) -> Donor:
-    if isinstance(value, str) and value in DONOR_RULES:
-        return DonorRule(value)
-    donor = checked_donor(value, "a donor")
-    if donor is None:
-        raise CorruptError("a donor must not be null")
-    return donor
-
-
-def _policies(names: list[object]) -> frozenset[Policy]:
-    try:
-        return parse_policies(name if isinstance(name, str) else short_repr(name) for name in names)
-    except ConfigurationError as error:
-        raise CorruptError(short_repr(str(error))) from error
-
-
-def _suggested(points: object) -> tuple[dict[str, Any], ...]:
-    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        raise CorruptError(f"suggested must not be {short_repr(points)}")
-    if (size := json_size(points)) > SUGGESTED_BYTES:
-        raise CorruptError(f"suggested has {size} bytes; it may have {SUGGESTED_BYTES}")
-    return tuple(points)
-
-
-def _few_numbers(data: object, what: str) -> dict[str, float]:
-    """Returns numbers by name, each of which is a column of the report."""
-    if isinstance(data, dict) and len(data) > METRICS_BYTES:  # a name and a number take more than one byte each
-        raise CorruptError(f"{what} must not hold {len(data)} numbers")
-    return checked_numbers(data, what)
-
-
-def _report(entry: object) -> tuple[int, dict[str, float]]:
-    if not isinstance(entry, list) or len(entry) != 2:
-        raise CorruptError(f"curve must not hold {short_repr(entry)}")
-    return checked_int(entry[0], "a step", -MAX_WHOLE), checked_numbers(entry[1], "curve")
-
-
-def _inheritance(summary: dict[str, Any]) -> dict[str, Any]:
-    """Returns an inheritance summary after checking the values that code reads."""
-    replaced, lost = summary.get("replaced", {}), summary.get("lost", [])
-    if not isinstance(replaced, dict) or not isinstance(lost, list):
-        raise CorruptError(f"inheritance must not hold {short_repr(replaced)} and {short_repr(lost)}")
-    for donor in (*replaced.values(), *lost):
-        checked_donor(donor, "inheritance: a donor")
-    checked_numbers(summary.get("given", {}), "inheritance: given")
-    warnings = summary.get("warnings", [])
-    if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
-        raise CorruptError(f"inheritance: warnings must not be {short_repr(warnings)}")
-    return summary

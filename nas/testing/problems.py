@@ -192,10 +192,11 @@ def _check_checkpoint(trainer: _Trainer, trial: Trial) -> None:
     if trial.checkpoint is None or not trial.checkpoint.packs:
         return
     from nas.storage.lazy_weights import StoredWeights
+    from nas.storage.record_values import checked_exactly
 
     tensors = StoredWeights(trainer.files, trial.checkpoint).read_all()
     other = open_root(f"memory://contract-{uuid4().hex}", retry_s=0)
     copy = publish_checkpoint(other, "copy", publish_tensors(other, "packs/copy", tensors))
-    found = StoredWeights(other, Checkpoint.from_json(json.loads(json.dumps(copy.to_json())))).read_all()
+    found = StoredWeights(other, checked_exactly(Checkpoint, json.loads(json.dumps(copy.to_json())))).read_all()
     same = found.keys() == tensors.keys() and all(_bytes_of(found[n]) == _bytes_of(tensors[n]) for n in tensors)
     expect(same, "the checkpoint changed in a round trip through a storage")

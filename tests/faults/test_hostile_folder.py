@@ -18,6 +18,7 @@ from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.record_format import MAX_BYTES
+from nas.storage.record_values import checked_exactly
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from tests.support.hostile_search import ROOT
@@ -151,7 +152,7 @@ def test_unusable_names_are_refused(files: BlobStore, path: str) -> None:
     with pytest.raises(ConfigurationError, match="path"):
         files.publish(path, [b"1"])
     with pytest.raises(CorruptError, match="path"):
-        Reference.from_json({"path": path, "bytes": 1, "digest": digest_of(b"1")})
+        checked_exactly(Reference, {"path": path, "bytes": 1, "digest": digest_of(b"1")})
 
 
 LIMITED = """

@@ -39,6 +39,7 @@ from nas.storage.backends.local import LocalBlobStore
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, encode_record
+from nas.storage.record_values import checked_exactly
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.problem import Problem
@@ -334,7 +335,7 @@ def test_hostile_paths_leave_no_root(class_: type, path: str, watch: Watch, tmp_
     assert type(root) is class_
     reads: list[Callable[[], object]] = [
         lambda: root.read(Reference(path, 1, digest_of(b"1"))),
-        lambda: Reference.from_json({"path": path, "bytes": 1, "digest": digest_of(b"1")}),
+        lambda: checked_exactly(Reference, {"path": path, "bytes": 1, "digest": digest_of(b"1")}),
         lambda: other_search_checkpoint(Records(root.subfolder("mine")), f"{path}:1"),
         lambda: Records(root.subfolder(check_name(path))).header(),
     ]

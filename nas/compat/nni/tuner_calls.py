@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from nas.compat.nni.ids import is_job_id
 from nas.compat.nni.parameters import to_parameters
 from nas.core.errors import CorruptError
 from nas.core.lineage import Lineage
 from nas.core.trial import State, Trial
-from nas.core.validation import checked_fields, checked_int, path_in_errors, short_repr
+from nas.core.validation import path_in_errors, short_repr
+from nas.storage.record_values import Whole, checked_as
 
 MAX_LATE_CHARS = 1 << 16
 """Characters of late results in one record. Longer ones are not replayed after an interruption."""
-_DERIVATION = {"parameter_id": (int,), "trial_job_id": (str,), "calls": (list,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +34,6 @@ class LateResult:
     id: int
     n_results: int
     text: str
-
-    @classmethod
-    def of(cls, entry: object) -> LateResult:
-        """Returns the late result of a list in a record.
-
-        Raises:
-            CorruptError: the entry has another form.
-        """
-        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], str):
-            raise CorruptError(f"calls must not contain {short_repr(entry)}")
-        return cls(checked_int(entry[0], "calls"), checked_int(entry[1], "calls"), entry[2])
 
 
 @dataclass(slots=True)
@@ -80,6 +71,22 @@ def derivation_of(call: TunerCall, started: Iterable[TunerCall]) -> dict[str, An
     return {"parameter_id": call.id, "trial_job_id": call.job, "calls": [other.to_json() for other in started]}
 
 
+class _Call(Struct, array_like=True, forbid_unknown_fields=True):
+    """An entry of ``calls``."""
+
+    id: Whole
+    job: str
+    is_first: bool
+    n_results: Whole
+    late: tuple[tuple[Whole, Whole, str], ...] = ()
+
+
+class _Derivation(Struct, forbid_unknown_fields=True):
+    parameter_id: Whole
+    trial_job_id: str
+    calls: tuple[_Call, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """The derivation of a proposal, checked, because a shared root can contain anything."""
@@ -96,21 +103,14 @@ class CallRecord:
             CorruptError: the derivation has another form.
         """
         with path_in_errors(f"trials/{trial.number:06d}.proposal.json"):
-            fields = checked_fields(trial.proposal.derivation, _DERIVATION)
-            calls = tuple(_recorded_call(entry) for entry in fields["calls"])
-            return cls(checked_int(fields["parameter_id"], "parameter_id"), check_job_id(fields["trial_job_id"]), calls)
+            found = checked_as(_Derivation, trial.proposal.derivation)
+            calls = tuple(map(_recorded_call, found.calls))
+            return cls(found.parameter_id, check_job_id(found.trial_job_id), calls)
 
 
-def _recorded_call(entry: object) -> TunerCall:
-    if not isinstance(entry, list) or len(entry) not in (4, 5) or type(entry[2]) is not bool:
-        raise CorruptError(f"calls must not contain {short_repr(entry)}")
-    number, job, is_first, n_results, late = (*entry, [])[:5]
-    if not isinstance(late, list):
-        raise CorruptError(f"calls must not contain {short_repr(late)}")
-    n_results = checked_int(n_results, "calls")
-    return TunerCall(
-        checked_int(number, "calls"), check_job_id(job), is_first, n_results, tuple(map(LateResult.of, late))
-    )
+def _recorded_call(call: _Call) -> TunerCall:
+    late = tuple(LateResult(*result) for result in call.late)
+    return TunerCall(call.id, check_job_id(call.job), call.is_first, call.n_results, late)
 
 
 def check_job_id(value: object) -> str:

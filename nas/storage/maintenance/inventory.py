@@ -15,7 +15,7 @@ from typing import Any
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError, StorageError
-from nas.core.reference import Reference, references
+from nas.core.reference import Reference
 from nas.core.trial import State, Trial
 from nas.core.validation import short_repr
 from nas.storage.blobs import BlobStore
@@ -23,6 +23,7 @@ from nas.storage.lineage_checks import lineage_faults
 from nas.storage.maintenance.damage import Damage, DamageState, reason_of
 from nas.storage.maintenance.tensor_ranges import tensor_ranges
 from nas.storage.record_format import FORMAT, decode_record
+from nas.storage.record_values import checked_as
 from nas.storage.resume_points import parse_resume_point
 from nas.storage.search_records import (
     check_best,
@@ -310,7 +311,8 @@ class _Reader:
         for path, content in contents.items():
             check = partial(check_best, number=int(path[5:-5]))
             if (record := self._parse(path, content, (), check)) is not None:
-                self._inventory.exports += [(record["trial"], reference) for reference in references(record["files"])]
+                files = checked_as(tuple[Reference, ...], record["files"])
+                self._inventory.exports += [(record["trial"], reference) for reference in files]
                 self._expect_result(record["trial"], f"{path} names it")
 
     def _resume_points(self, results: Container[int]) -> None:
@@ -326,7 +328,7 @@ class _Reader:
                     continue  # deleted meanwhile
                 check = partial(_check_resume_point, trial=number, number=int(match[1]))
                 if (record := self._parse(path, content, (number,), check)) is not None:
-                    packs = references(record["manifest"]["packs"])
+                    packs = checked_as(tuple[Reference, ...], record["manifest"]["packs"])
                     self._inventory.resume_packs += [(number, pack) for pack in packs]
 
 

@@ -22,6 +22,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptEr
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
+from nas.storage.record_values import checked_exactly
 from nas.storage.verified import ByteRange, digest_of
 
 REPOSITORY = Path(__file__).parents[3]
@@ -284,7 +285,7 @@ class TestReference:
         """A reference survives JSON."""
         reference = Reference("packs/ä b", 3, digest_of(b"abc"))
 
-        assert Reference.from_json(json.loads(json.dumps(reference.to_json()))) == reference
+        assert checked_exactly(Reference, json.loads(json.dumps(reference.to_json()))) == reference
 
     @pytest.mark.parametrize(
         "change",
@@ -303,13 +304,13 @@ class TestReference:
     def test_anything_else_is_corrupt(self, change: dict[str, object]) -> None:
         """Wrong types, impossible values and unknown keys are CorruptError."""
         with pytest.raises(CorruptError):
-            Reference.from_json({"path": "a", "bytes": 1, "digest": digest_of(b"a")} | change)
+            checked_exactly(Reference, {"path": "a", "bytes": 1, "digest": digest_of(b"a")} | change)
 
     @pytest.mark.parametrize("data", [None, [], "a", {}, {"path": "a"}])
     def test_no_object_is_corrupt(self, data: object) -> None:
         """Other JSON than an object, or one without a key, is CorruptError."""
         with pytest.raises(CorruptError):
-            Reference.from_json(data)
+            checked_exactly(Reference, data)
 
 
 class TestOpenRoot:

@@ -21,6 +21,7 @@ from nas.storage.lazy_weights import StoredWeights
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record
+from nas.storage.record_values import checked_exactly
 from nas.storage.tensor_parts import TensorParts
 from nas.storage.verified import digest_of
 from tests.support.record_files import sealed
@@ -77,7 +78,7 @@ def test_json_round_trip(checkpoint: Checkpoint) -> None:
     """A checkpoint survives JSON, and its record holds neither root nor host."""
     text = json.dumps(checkpoint.to_json())
 
-    assert Checkpoint.from_json(json.loads(text)) == checkpoint
+    assert checked_exactly(Checkpoint, json.loads(text)) == checkpoint
     assert "root" not in text
     assert socket.gethostname() not in text
 
@@ -132,7 +133,7 @@ def test_record_that_is_no_checkpoint_is_corrupt(checkpoint: Checkpoint, change:
     change(data)
 
     with pytest.raises(CorruptError):
-        Checkpoint.from_json(data)
+        checked_exactly(Checkpoint, data)
 
 
 @pytest.mark.parametrize(

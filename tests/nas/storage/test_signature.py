@@ -18,6 +18,7 @@ from nas.inheritance.inherit import inherit
 from nas.problems.digits import DigitsProblem
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
+from nas.storage.record_values import checked_exactly
 from nas.storage.signature import Signature
 from tests.support.donor_networks import chain, layers, n_same
 
@@ -39,7 +40,7 @@ def test_checkpoint_has_the_signature_of_the_network_that_was_saved(tmp_path: Pa
 
     signature = Signature.of(model)
     assert checkpoint.signature == signature.text
-    assert Checkpoint.from_json(checkpoint.to_json()).signature == signature.text
+    assert checked_exactly(Checkpoint, checkpoint.to_json()).signature == signature.text
     assert Signature.of(load_manifest(files, checkpoint).tensors) == Signature.of(model.state_dict()) == signature
     assert signature.n_layers == 3
     assert signature.sizes == (40, 4 * 4 + 1, 10)

@@ -52,6 +52,7 @@ def weights(root: str) -> dict[str, object]:
     from nas.core.reference import Reference
     from nas.storage.lazy_weights import StoredWeights
     from nas.storage.open import open_root
+    from nas.storage.record_values import checked_exactly
     from nas.storage.records import Records
 
     files = open_root(f"{root}/{NAME}")
@@ -59,7 +60,7 @@ def weights(root: str) -> dict[str, object]:
     trials = [trial for trial in records.load()[0] if trial.checkpoint is not None]
     tensors = {trial.number: sorted(StoredWeights(files, trial.checkpoint).read_all()) for trial in trials}
     best = records.read("best-0001.json") or {}
-    exported = [len(files.read(Reference.from_json(file))) for file in best["files"]]
+    exported = [len(files.read(checked_exactly(Reference, file))) for file in best["files"]]
     return {"tensors": tensors, "winner": best["trial"], "exported": exported}
 
 

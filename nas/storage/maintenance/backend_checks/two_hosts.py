@@ -34,6 +34,7 @@ from nas.storage.maintenance.backend_checks.check import (
 )
 from nas.storage.maintenance.backend_checks.folder import CHECKS, existing_folder, remove_files
 from nas.storage.record_format import decode_record, encode_record
+from nas.storage.record_values import checked_as
 
 CLOCKS_AGREE_S = 30.0
 """Half the time after which a session without a new heartbeat counts as ended."""
@@ -276,7 +277,7 @@ def _read_files(peer: Peer) -> list[CheckResult]:
         more = n + 1 < peer.n_tries and time.monotonic() < deadline
         message = peer.exchange(f"published-{n}", reference=published.to_json(), more=more)
         n_hidden += _is_hidden(peer.files, path)
-        reference = Reference.from_json(message["reference"])
+        reference = checked_as(Reference, message["reference"])
         started = time.perf_counter()
         if peer.files.read(reference) != _contents(peer.other, n):
             raise FailedCheckError(f"try {n}: wrong contents", "check the network and the memory of both machines")

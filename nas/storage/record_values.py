@@ -1,0 +1,92 @@
+"""Types of the values in records, checked by msgspec.
+
+JSON is parsed by ``nas.core.validation.parse_object``, because msgspec's own parser accepts a key that is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from nas.core.errors import CorruptError
+from nas.core.reference import DIGEST
+from nas.core.trial import DonorRule
+from nas.core.validation import MAX_TIME, MAX_WHOLE
+
+MAX_MESSAGE = 200
+"""Letters of a message about a record."""
+
+Whole = Annotated[int, Meta(ge=0, le=MAX_WHOLE)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_WHOLE)]
+Number = (
+    Annotated[int, Meta(ge=-MAX_WHOLE - 1, le=MAX_WHOLE)]
+    | Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+)
+"""A finite number or a 64-bit integer. ``float`` alone would make floats of integers."""
+Numbers = dict[str, Number]
+Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+Time = Annotated[int, Meta(ge=-MAX_TIME, le=MAX_TIME)] | Annotated[float, Meta(ge=-MAX_TIME, le=MAX_TIME)]
+Digest = Annotated[str, Meta(pattern=rf"\A{DIGEST}\Z")]
+_DONOR = "[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}:[0-9]{1,18}"
+DonorId = Whole | Annotated[str, Meta(pattern=rf"\A{_DONOR}\Z")]
+"""A trial's number, or ``"name:42"`` for a trial of another search."""
+DonorSource = Whole | Annotated[str, Meta(pattern=rf"\A(?:{_DONOR}|{'|'.join(DonorRule)})\Z")]
+"""A donor, or a rule that chooses one."""
+
+T = TypeVar("T")
+
+
+def checked_as(kind: type[T], data: object) -> T:
+    """Returns parsed JSON as a type. ``bool`` is not ``int``, and integers stay integers.
+
+    Raises:
+        CorruptError: the data does not have this type. The message does not name the file.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half a character in a key
+        raise CorruptError(_message(str(error))) from error
+
+
+def check_keys(found: object, data: object) -> None:
+    """Checks that parsed JSON has all keys of the object made of it, and no others.
+
+    Dataclasses take defaults for missing keys, and ignore others.
+
+    Raises:
+        CorruptError: it has not.
+    """
+    if found is not None and not _is_same_json(found, data):
+        raise CorruptError(f"keys of {type(found).__name__} are missing or unknown")
+
+
+def checked_exactly(kind: type[T], data: object) -> T:
+    """Returns parsed JSON as a dataclass, after ``check_keys``."""
+    found = checked_as(kind, data)
+    check_keys(found, data)
+    return found
+
+
+def _is_same_json(one: object, other: object) -> bool:
+    try:
+        return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
+    except (UnicodeEncodeError, OverflowError):  # half a character, or more than 64 bits
+        texts = [json.dumps(msgspec.to_builtins(value), sort_keys=True) for value in (one, other)]
+        return texts[0] == texts[1]
+
+
+def _message(text: str) -> str:
+    """Returns msgspec's message in one line, the position first."""
+    rule, _, place = text.partition(" - at `$")
+    rule = rule.replace("Expected", "must be").replace(", got", ", not")
+    line = f"{place[:-1].removeprefix('.')}: {rule}" if place else rule
+    return "".join(letter if letter.isprintable() else "?" for letter in line[:MAX_MESSAGE])
+
+
+def fields_of(record: msgspec.Struct) -> dict[str, Any]:
+    """Returns the fields of a record by name."""
+    return msgspec.structs.asdict(record)

@@ -46,16 +46,10 @@ def rounded(half_width: float, half_height: float, radius: float) -> str:
     return f"M{-x:g} {-half_height:g}H{x:g}{arc}{r} {r}V{y:g}{arc}-{r} {r}H{-x:g}{arc}-{r} -{r}V{-y:g}{arc}{r} -{r}Z"
 
 
-def pill(state: State, half_width: float, half_height: float) -> str:
-    """Returns a mark with room for a label; its corners are sharp without a result."""
-    is_sharp = state in (State.STOPPED, State.FAILED)
-    return rounded(half_width, half_height, 3.0 if is_sharp else half_height)
-
-
-def ring(state: State, half_width: float, half_height: float) -> str:
-    """Returns the outline around the pill of a trial of a later stage."""
-    is_sharp = state in (State.STOPPED, State.FAILED)
-    return rounded(half_width + 3, half_height + 3, 6.0 if is_sharp else half_height + 3)
+def pill(state: State, half_width: float, half_height: float, *, margin: float = 0.0) -> str:
+    """Returns a mark with room for a label, or with a margin the ring around it."""
+    radius = 3.0 if state in (State.STOPPED, State.FAILED) else half_height
+    return rounded(half_width + margin, half_height + margin, radius + margin)
 
 
 def dot(state: State, radius: float, *, is_final: bool = False, is_winner: bool = False) -> str:

@@ -13,7 +13,7 @@ from flows.views.page.epoch_columns import lay_out_epochs
 from flows.views.page.layout import Layout, lay_out
 from flows.views.page.legend import LegendItem, Path, edge_item, legend_rows, node_item, ramp_item
 from flows.views.page.palette import LIGHT, N_STEPS, ScoreScale, in_light
-from flows.views.page.shapes import dot, pill, ring
+from flows.views.page.shapes import dot, pill
 from flows.views.page.templates import render
 from flows.views.trial_summary import SHARED, donor_of, trial_summary
 from nas.core.ranking import competitors
@@ -32,13 +32,8 @@ _WIDTH = 1180.0
 _MARGIN = 16.0
 
 
-class Band(NamedTuple):
-    """A rectangle behind the trials of a family or a column."""
-
-    x: float
-    y: float
-    width: float
-    height: float
+Band = tuple[float, float, float, float]
+"""Place, width and height of a rectangle behind the trials of a family or a column."""
 
 
 class Edge(NamedTuple):
@@ -141,13 +136,7 @@ def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = No
     )
 
 
-def draw_tree(
-    lineage: Lineage,
-    metric: Metric,
-    *,
-    winner: int | None = None,
-    tests: Tests | None = None,
-) -> Drawing:
+def draw_tree(lineage: Lineage, metric: Metric, *, winner: int | None = None, tests: Tests | None = None) -> Drawing:
     """Returns the family tree, for the template ``tree.svg``.
 
     Args:
@@ -215,7 +204,7 @@ class _Tree:
         """Yields a band for each family."""
         for family in self.layout.families:
             top, bottom = self.y(family.top) - self.pad, self.y(family.bottom) + self.pad
-            yield Band(1, top, width - 2, bottom - top)
+            yield 1, top, width - 2, bottom - top
 
     def column_bands(self) -> Iterator[Band]:
         """Yields a band for each supernet epoch, or later stage."""
@@ -223,7 +212,7 @@ class _Tree:
         for column in self.layout.columns:
             left = self.x(column.start) - self.style.half_width - 4
             width = (column.width - 1) * self.style.column + 2 * self.style.half_width + 8
-            yield Band(left, top, width, bottom - top)
+            yield left, top, width, bottom - top
 
     def texts(self) -> Iterator[Text]:
         """Yields the headings of columns, and that of the trials without a family."""
@@ -315,6 +304,7 @@ class _Tree:
 
     def node(self, trial: Trial) -> Node:
         x, y = self.place(trial.number)
+        size = self.style.half_width, self.style.half_height
         is_final, is_shared = trial.stage != self.first_stage, trial.number in self.shared
         name = f"trial {trial.number}, {trial.state}"
         if (score := trial.value(self.metric.name)) is not None:
@@ -326,7 +316,7 @@ class _Tree:
             place=f"{x:.1f} {y:.1f}",
             name=name,
             summary=trial_summary(trial, self.tests, is_shared=is_shared),
-            paths=self.paths(trial.state, is_final=is_final, is_winner=trial.number == self.winner),
+            paths=self.paths(trial.state, size, is_final=is_final, is_winner=trial.number == self.winner),
             label=self.label(trial) if self.is_labeled else "",
         )
 
@@ -340,13 +330,14 @@ class _Tree:
         if score is not None and self.scale is not None and not is_shared:
             yield f"q{self.scale.step(score)}"
 
-    def paths(self, state: State, *, is_final: bool, is_winner: bool) -> tuple[Path, ...]:
-        """Returns a trial's mark."""
-        half_width, half_height = self.style.half_width, self.style.half_height
+    def paths(
+        self, state: State, size: tuple[float, float], *, is_final: bool = False, is_winner: bool = False
+    ) -> tuple[Path, ...]:
+        """Returns a mark of the kind that this tree has, with half its width and height."""
         if not self.is_labeled:
-            return (Path("mark", dot(state, half_height, is_final=is_final, is_winner=is_winner)),)
-        mark = Path("mark", pill(state, half_width, half_height))
-        return (Path("ring", ring(state, half_width, half_height)), mark) if is_final else (mark,)
+            return (Path("mark", dot(state, size[1], is_final=is_final, is_winner=is_winner)),)
+        ring = (Path("ring", pill(state, *size, margin=3)),) if is_final else ()
+        return (*ring, Path("mark", pill(state, *size)))
 
     def legend(self) -> Iterator[LegendItem]:
         """Yields what occurs in this tree."""
@@ -386,9 +377,5 @@ class _Tree:
             said = "scored with shared weights, no accuracy of the architecture"
             yield node_item(self.sample(State.COMPLETE), "shared", said)
 
-    def sample(self, state: State, *, is_final: bool = False) -> list[Path]:
-        """Returns a mark of the kind that this tree has, in the size of the legend."""
-        if not self.is_labeled:
-            return [Path("mark", dot(state, 5, is_final=is_final))]
-        rings = [Path("ring", ring(state, 9, 5.5))] if is_final else []
-        return [*rings, Path("mark", pill(state, 9, 5.5))]
+    def sample(self, state: State, *, is_final: bool = False) -> tuple[Path, ...]:
+        return self.paths(state, (9, 5.5 if self.is_labeled else 5), is_final=is_final)

@@ -69,7 +69,7 @@ def train_fixed(problem: SquadProblem, seed: int, seconds: float) -> Iterator[tu
     Yields the epochs and the seconds so far, and the network, after each epoch and at the end.
     """
     seed_everything(seed)
-    network = problem.network(BIDAF)
+    network = problem.build(BIDAF)
     optimizer = torch.optim.Adam(network.parameters(), problem.learning_rate)
     training = Fit(
         network=network, optimizer=optimizer, learning_rate=problem.learning_rate, rules=Rules(), report=None
@@ -170,7 +170,7 @@ def show_hour(given: argparse.Namespace) -> None:
     winner = found.winner
     assert winner is not None
     run = TrialRun(winner, open_root(given.root).subfolder(name))
-    winning = scored(problem, run.restore(problem.network(winner.point)), unseen)
+    winning = scored(problem, run.restore(problem.build(winner.point)), unseen)
     run.close()
     epochs = n_ancestor_epochs(found.lineage, winner) + 1
     print(f"search: {len(found.lineage)} trials, winner {winner.number} of {epochs} epochs: {winning}", flush=True)

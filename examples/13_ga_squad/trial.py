@@ -41,7 +41,7 @@ def main(arguments, parameters):
     problem = SquadProblem(
         arguments.input_file, split_file=arguments.split_file, vectors_file=arguments.vectors_file, width=WIDTH
     )
-    network = problem.network(parameters["graph"])
+    network = problem.build(parameters["graph"])
     if parameters["restore_dir"] is not None:
         restore(network, parameters["restore_dir"], parameters["shared_id"])
     questions = [one for one in problem.data.train if one.span is not None]

@@ -20,6 +20,8 @@ _WITHOUT_VALUES = frozenset(
     }
 )
 """Operations that read the shape of their input only."""
+_RECURRENT = frozenset({_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input})
+"""Layers that are counted as a whole. Taken apart, they are several operations a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]
         inputs: On the meta device too.
     """
     recorder = _Recorder()
-    with torch.no_grad(), recorder:
+    with torch.inference_mode(), recorder:  # hands recurrent layers over as one operation
         outputs = network(*inputs)
     steps = recorder.steps
     live = sum(steps[index].flops for index in _live(steps, recorder.ids(inputs), recorder.ids(outputs)))
@@ -84,17 +86,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         options = dict(kwargs or {})
         packet = func._overloadpacket
-        if packet not in flop_registry and func is not torch.ops.prim.device.default:
+        if packet not in flop_registry and func is not torch.ops.prim.device.default and func not in _RECURRENT:
             with self:
                 parts = func.decompose(*args, **options)
             if parts is not NotImplemented:
                 return parts
         out = func(*args, **options)
-        count = flop_registry.get(packet)
+        count = _recurrent_flops if func in _RECURRENT else flop_registry.get(packet)
         flops = 0 if count is None else int(count(*args, **options, out_val=out))
         reads = frozenset[int]() if _ignores_values(packet, args) else self.ids((args, options))
         self.steps.append(_Step(flops, reads, self.ids(out)))
         return out
+
+
+def _recurrent_flops(inputs: Tensor, _states: Any, parameters: Sequence[Tensor], *_: Any, **_options: Any) -> int:
+    """Returns the FLOPs of a recurrent layer: each step multiplies by each weight matrix."""
+    n_steps = inputs.numel() // inputs.shape[-1]
+    return 2 * n_steps * sum(tensor.numel() for tensor in parameters if tensor.dim() == 2)
 
 
 def _ignores_values(packet: Any, args: tuple[Any, ...]) -> bool:

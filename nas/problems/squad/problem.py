@@ -9,20 +9,20 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, TrialStopped
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.validation import check_int, check_number, check_seed
+from nas.core.validation import check_int, check_number, check_seed, short_repr
 from nas.inheritance.rules import Rules
 from nas.problems.squad.articles import random_titles, read_articles, read_titles, read_vectors
 from nas.problems.squad.fit import Fit, answers_of, fit
 from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.official import scores
 from nas.problems.squad.questions import Question, questions_of
-from nas.problems.squad.text import Vocabulary
+from nas.problems.squad.text import N_MATCHES, WORD_LENGTH, Vocabulary
 from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
@@ -35,7 +35,8 @@ PREDICTIONS = "predictions.json"
 """The file of a trial's answers to the validation questions, in the official format."""
 _REMEDY = f"Download {HOME} and set problem.data_file=FILE"
 _N_QUICK = 1_000
-_OBJECTIVES = {"f1": Metric("f1"), "exact_match": Metric("exact_match")}
+_SCORES = ("f1", "exact_match")
+_N_EXAMPLE = (32, 8)  # words of the passage and the question whose FLOPs and latency are counted
 
 
 class SquadData(NamedTuple):
@@ -57,7 +58,7 @@ class SquadProblem(Problem):
     The search trains an epoch a trial, and children stand on the weights of their parents. A fidelity is a share of
     ``n_epochs`` and takes precedence over EARLY_STOP.
 
-    The winner's export has weights and point, for ``network``. It has no program: ``torch.export`` unrolls the LSTMs,
+    The winner's export has weights and point, for ``build``. It has no program: ``torch.export`` unrolls the LSTMs,
     which takes minutes for long texts.
 
     Args:
@@ -74,13 +75,19 @@ class SquadProblem(Problem):
         n_questions: The training questions in use, from the first; None: all.
         n_epochs: Epochs of a full training.
         learning_rate: The learning rate of Adam in the first half of a training; then it falls.
-        objectives: ``f1`` and ``exact_match`` in this order or a part of it; None: f1 alone.
+        objectives: Some of ``OBJECTIVES``, ``f1`` or ``exact_match`` first; None: f1 alone. FLOPs and latency are those
+            of 32 words and a question of 8.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 
     Raises:
         ConfigurationError: a file does not exist, its host does not respond, or a number is out of range.
     """
 
+    OBJECTIVES: ClassVar[tuple[Metric, ...]] = (
+        *map(Metric, _SCORES),
+        *(Metric(name, "minimize") for name in ("parameters", "flops", "latency_s")),
+    )
+    proxies = frozenset()  # words have no gradient
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
     data_files: ClassVar[frozenset[str]] = frozenset({"data_file", "split_file", "vectors_file", "test_file"})
     optional_data_files: ClassVar[frozenset[str]] = frozenset({"split_file", "vectors_file"})
@@ -116,7 +123,7 @@ class SquadProblem(Problem):
         if learning_rate <= 0:
             raise ConfigurationError(f"problem.learning_rate={learning_rate}: must be above 0. Write 0.003.")
         check_int("problem.max_layers", max_layers, 2, MAX_LAYERS)
-        self.metrics = _chosen(objectives)
+        self.metrics = self._chosen(objectives)
         self.rules = Rules.of(rules)
         self.space = ReadingSpace(width, max_layers=max_layers)
         self.width, self.n_questions, self.n_epochs, self.learning_rate = width, n_questions, n_epochs, learning_rate
@@ -132,6 +139,18 @@ class SquadProblem(Problem):
             if file is not None or name == "data_file":
                 remedy = _REMEDY if name == "data_file" else f"Set problem.{name}=FILE, or null for none"
                 check_file(f"problem.{name}", file, self.data_options, remedy)
+
+    def _chosen(self, names: Sequence[str] | None) -> tuple[Metric, ...]:
+        """Returns the metrics of these names, or f1 alone."""
+        known = {metric.name: metric for metric in self.OBJECTIVES}
+        chosen = ["f1"] if names is None else names
+        is_list = isinstance(chosen, list | tuple) and chosen and all(isinstance(name, str) for name in chosen)
+        if not is_list or chosen[0] not in _SCORES or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
+            raise ConfigurationError(
+                f"problem.objectives={short_repr(chosen)}: must be f1 or exact_match, and then any others of "
+                f"{', '.join(known)}, each once. Write problem.objectives=[f1,parameters]."
+            )
+        return tuple(known[name] for name in chosen)
 
     @property
     def abilities(self) -> frozenset[Ability]:
@@ -169,9 +188,15 @@ class SquadProblem(Problem):
         random.Random(self.split_seed).shuffle(validation)
         return SquadData(vocabulary, train[: self.n_questions], validation)
 
-    def network(self, point: Point) -> ReadingNetwork:
+    def build(self, point: Point) -> ReadingNetwork:
         """Returns the network of a point, newly initialized with torch's global generator."""
         return ReadingNetwork(self.space.graph(point), self.data.vocabulary, self.width)
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Returns a passage of 32 unknown words and a question of 8."""
+        passage, question = (torch.ones(1, n, dtype=torch.int64) for n in _N_EXAMPLE)
+        characters = (torch.ones(1, n, WORD_LENGTH, dtype=torch.int64) for n in _N_EXAMPLE)
+        return passage, next(characters), torch.zeros(1, _N_EXAMPLE[0], N_MATCHES), question, next(characters)
 
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point under its policies, saves its answers, and returns its scores.
@@ -179,7 +204,7 @@ class SquadProblem(Problem):
         A network with outputs that are not finite scores NaN and fails.
         """
         validation = run.subset(self.data.validation, quick=_N_QUICK)
-        network = self.network(run.point).to(run.device)
+        network = self.build(run.point).to(run.device)
         training = self._start(run, network)
         n_epochs = run.epochs(full=self.n_epochs, early=1)
         found = {} if n_epochs else self._scored(run, network, validation)
@@ -210,7 +235,7 @@ class SquadProblem(Problem):
         """Returns the scores, and saves the answers in the trial's folder."""
         answers = answers_of(network, questions, run.device)
         if answers is None:
-            return dict.fromkeys(_OBJECTIVES, float("nan"))
+            return dict.fromkeys(_SCORES, float("nan"))
         (run.save_dir / PREDICTIONS).write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
         return scores(answers, {one.id: one.answers for one in questions})
 
@@ -223,16 +248,5 @@ class SquadProblem(Problem):
             raise ConfigurationError(
                 f"problem.test_file={self._files['test_file']}: must have questions with answers. Give dev-v1.1.json."
             )
-        answers = answers_of(run.restore(self.network(run.point)), questions, run.device)
+        answers = answers_of(run.restore(self.build(run.point)), questions, run.device)
         return scores(answers or {}, {one.id: one.answers for one in questions})
-
-
-def _chosen(names: Sequence[str] | None) -> tuple[Metric, ...]:
-    """Returns the metrics of these names, or f1 alone."""
-    named: Any = "f1" if names is None else names
-    chosen = [str(name) for name in named] if isinstance(named, list | tuple) else [str(named)]
-    if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= _OBJECTIVES.keys():
-        raise ConfigurationError(
-            f"problem.objectives={chosen}: must be of f1 and exact_match, each once. Write problem.objectives=[f1]."
-        )
-    return tuple(_OBJECTIVES[name] for name in chosen)

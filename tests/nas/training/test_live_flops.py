@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from nas.training.costs import NetworkCost
+from nas.training.live_flops import count_flops
 
 CONV, HEAD = 2 * 8 * 8 * 4 * 4 * 9, 2 * 4 * 2
 """FLOPs of a 3x3 convolution of four channels on 8x8, and of the linear layer behind it."""
@@ -82,3 +84,17 @@ def test_attention_is_counted() -> None:
     cost = NetworkCost(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: (torch.zeros(1, 5, 8),))
 
     assert cost["live_flops"] == cost["flops"] == counter.get_total_flops() > 0
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True, "batch_first": True}]
+)
+def test_recurrent_layers_are_counted_as_a_whole(kind: type[nn.RNNBase], options: dict[str, int]) -> None:
+    """The FLOPs of a recurrent layer are those that torch's counter finds in all of its steps."""
+    layer, inputs = kind(5, 7, **options).to("meta").eval(), torch.zeros(4, 6, 5, device="meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(inputs)
+
+    assert count_flops(layer, [inputs]) == (counter.get_total_flops(), counter.get_total_flops())
+    assert counter.get_total_flops() > 0

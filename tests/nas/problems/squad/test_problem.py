@@ -30,6 +30,7 @@ from tests.support.squad_file import squad, write_squad
 ROOT = Path(__file__).parents[4]
 SHARE = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
 Train = Callable[..., Any]
+DEEPER = {"layers": [*GA_SQUAD["layers"], ["recurrent", 2]], "passage": 4, "question": 3}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,25 @@ def test_trial_has_scores_and_predictions(problem: SquadProblem, train: Train) -
     assert all(answers[id] in asked[id].passage for id in asked)
     assert scores(answers, {id: one.answers for id, one in asked.items()}) == trained.metrics
     assert [step for step, _ in trained.run.curve] == [1]
+
+
+def test_costs_are_known_before_training(problem: SquadProblem) -> None:
+    """A recurrent layer more costs its parameters, and their FLOPs once for each word; all of them are live."""
+    costs = [problem.static_metrics(point) for point in (GA_SQUAD, DEEPER)]
+    more = {name: costs[1][name] - costs[0][name] for name in costs[0]}
+    n_weights, n_biases = 2 * 4 * 8 * (16 + 8), 2 * 4 * 8 * 2  # two LSTMs of 16 inputs and 8 outputs
+
+    assert more == {"parameters": n_weights + n_biases, "flops": 64 * n_weights, "live_flops": 64 * n_weights}
+    assert costs[0]["parameters"] == sum(one.numel() for one in problem.build(GA_SQUAD).parameters())
+
+
+def test_costs_are_objectives(file: Path, train: Train) -> None:
+    """Parameters, FLOPs and latency may be objectives; training returns the scores alone."""
+    problem = SquadProblem(str(file), width=16, objectives=["exact_match", "parameters", "flops", "latency_s"])
+
+    assert [metric.direction for metric in problem.metrics] == ["maximize", "minimize", "minimize", "minimize"]
+    assert train(problem, BIDAF, {Policy.SKIP_TRAIN}).metrics.keys() == {"f1", "exact_match"}
+    assert problem.measure(BIDAF, "cpu")["latency_s"] > 0
 
 
 def test_articles_are_apart(problem: SquadProblem) -> None:
@@ -94,7 +114,7 @@ def test_batch_mates_change_nothing(problem: SquadProblem) -> None:
         "layers": [["attention", 0, 1], ["self_attention", 2], ["recurrent", 3], ["recurrent", 1]],
         "passage": 4, "question": 5,
     }  # fmt: skip
-    network = problem.network(point).eval()
+    network = problem.build(point).eval()
     inputs = inputs_of(problem.data.train[:1])
     length = inputs[0].shape[1]
     longer = [functional.pad(one, (0, 0) * (one.dim() - 2) + (0, 5)) for one in inputs]
@@ -123,7 +143,7 @@ def test_vectors_are_fixed(file: Path, tmp_path: Path, train: Train) -> None:
         problem = SquadProblem(str(file), vectors_file=str(tmp_path / name), width=16, n_epochs=1)
         trained = train(problem, GA_SQUAD)
         assert trained.weights["embed.vectors"].tolist() == [[0, 0, 0], [0, 0, 0], *vectors.tolist()]
-        assert isinstance(problem.network(BIDAF), ReadingNetwork)
+        assert isinstance(problem.build(BIDAF), ReadingNetwork)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +246,14 @@ def test_files_without_answers_are_refused(file: Path, tmp_path: Path, train: Tr
         ({"width": 15}, "problem.width=15: must be even. Write 16"),
         ({"n_questions": 0}, "problem.n_questions=0: must be a whole number of at least 1"),
         ({"learning_rate": 0}, "problem.learning_rate=0: must be above 0"),
-        ({"objectives": ["accuracy"]}, r"problem.objectives=\['accuracy'\]: must be of f1 and exact_match"),
+        ({"objectives": ["accuracy"]}, r"problem.objectives=\['accuracy'\]: must be f1 or exact_match, and then"),
+        ({"objectives": ["parameters", "f1"]}, r"problem.objectives=\['parameters', 'f1'\]: must be f1 or exact_match"),
+        ({"objectives": "f1"}, "problem.objectives='f1': must be"),
         ({"objectives": []}, r"problem.objectives=\[\]: must be"),
         ({"vectors_file": ""}, "problem.vectors_file='': must be a file's path or URL"),
         ({"max_layers": 1}, r"problem.max_layers=1: must be a whole number from 2 to 64"),
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_mistakes_are_refused(file: Path, arguments: dict[str, Any], message: str) -> None:
     """An argument that can't be is refused before anything is read."""

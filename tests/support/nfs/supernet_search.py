@@ -1,4 +1,4 @@
-"""A supernet search whose drivers are killed on two machines in turn: for whole_search.py.
+"""A supernet search whose drivers are killed on two machines in turn: for tests/integration/test_nfs_search.py.
 
 The last driver gives its machine another name. As on another host, it can't see that the killed process has ended.
 """
@@ -6,12 +6,16 @@ The last driver gives its machine another name. As on another host, it can't see
 from __future__ import annotations
 
 import ctypes
+import json
 import multiprocessing
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from nas.core.budget import Budget
 from nas.core.spec import Spec
@@ -75,8 +79,8 @@ def take_over(root: str, host: str) -> dict[str, Any]:
     return {"status": driver.exitcode, "host": last["host"], "seconds": last["started"] - began_s}
 
 
-def continue_elsewhere() -> dict[str, Any]:
-    """Returns the tables that both machines see, and that of an undisturbed search."""
+def main() -> None:
+    """Prints the tables that both machines see, and that of an undisturbed search."""
     roots = [f"{os.environ[mount]}/supernet" for mount in ("NFS_A", "NFS_B")]
     n_results = [0]
     for kill in range(N_KILLS):
@@ -85,4 +89,8 @@ def continue_elsewhere() -> dict[str, Any]:
     calm = f"{os.environ['TMPDIR']}/calm"
     search(calm)
     tables = [table(root) for root in (*roots, calm)]
-    return {"n_results": n_results, "takeover": takeover, "tables": tables}
+    print(json.dumps({"n_results": n_results, "takeover": takeover, "tables": tables}))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,8 +21,6 @@ def command(module: str, *overrides: str) -> dict[str, object]:
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[3]))
-    from tests.support.nfs.supernet_search import continue_elsewhere
-
     here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
     search = (
         "problem._target_=outcome_problem.OutcomeProblem",
@@ -42,7 +40,6 @@ def main() -> None:
         "page": command(*report, "format=html", "out=page.html"),
         "again": command("flows.search", *search, f"storage.root={there}"),
         "weights": weights(there),
-        "supernet": continue_elsewhere(),
     }
     print(json.dumps(found))
 

@@ -1,7 +1,7 @@
-"""The Prefect server of a search: the user's own, or a temporary one that ends with the command and prints nothing.
+"""The Prefect server of a search: the user's own, or a temporary one.
 
-Prefect's own temporary server shares our process group and standard error and outlives ``kill -9`` (seen). This one is
-a child in a session of its own that ends at the end-of-file of a pipe which only we hold.
+Prefect's own temporary server prints to the command's standard error, gets its Ctrl-C, and survives its ``kill -9``.
+This one is a child process with its own session and log. It ends when a pipe from the command is closed.
 """
 
 from __future__ import annotations
@@ -38,25 +38,28 @@ if TYPE_CHECKING:
 
 _NETWORK_FILE_SYSTEMS = re.compile("afs|beegfs|ceph|cifs|fuse.glusterfs|fuse.sshfs|gfs2|gpfs|lustre|nfs4?|smb.*|wekafs")
 # PREFECT__SERVER_EPHEMERAL, PREFECT__SERVER_FINAL and the factory in _serve are private names, taken from Prefect's
-# SubprocessASGIServer (prefect/server/api/server.py, 3.8.8): they are why pyproject.toml bounds prefect.
+# SubprocessASGIServer (prefect/server/api/server.py, 3.8.8). Because of them pyproject.toml bounds prefect.
 _SERVER_SETTINGS = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     "PREFECT_UI_ENABLED": "0",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # The event feed and automations, which nobody sees here: 15 % of the server's work. Task runs are recorded without.
+    # The event feed and automations, 15 % of the server's work. Nobody sees them; task runs are recorded without them.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # no page of a browser may read its answers
+    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # no web page may read its responses
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
 }
 _LOG_DAYS = 7
 _NICENESS = 10
-"""Once it is up, the server gives way to trials: it works 20 ms a task run off, and shows it a little later."""
+"""Niceness of the started server, which takes 20 ms for a task run."""
 
 
 def server_home() -> Path:
-    """Returns the folder of the temporary server's database: in ``HEIRLOOM_CACHE``, else in the user's cache folder."""
+    """Returns the folder of the temporary server's database.
+
+    It is in ``HEIRLOOM_CACHE`` if this is set, else in the user's cache folder.
+    """
     if chosen := os.environ.get("HEIRLOOM_CACHE"):
         return Path(chosen).expanduser().absolute() / "prefect"
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
@@ -67,12 +70,13 @@ def server_home() -> Path:
 
 
 class TemporaryServer:
-    """A Prefect server for one command: own session, noise in a file, gone when this process is, even by ``kill -9``.
+    """A Prefect server for one command. It ends with this process, even after ``kill -9``.
 
-    Its home outlives it: the first start there takes about 10 s (migrations), later ones 3 s. Several may share one.
+    Its home stays. The first start in a home takes about 10 s (migrations), later ones 3 s. Several servers can share a
+    home.
 
     Args:
-        log_path: gets what the server prints; by default a new file in the server's home, kept for a week.
+        log_path: The file for the server's output; by default a new file in the server's home, kept for a week.
     """
 
     def __init__(self, log_path: Path | None = None) -> None:
@@ -80,7 +84,7 @@ class TemporaryServer:
         self.log_path = log_path or self._home / "logs" / f"{time.time_ns()}-{os.getpid()}.log"
         self.api_url = ""
         self.auth_string = f"heirloom:{secrets.token_urlsafe(32)}"
-        """User and password, new for each start. Other users of the machine know neither."""
+        """User and password, new for each start and unknown to other users of the machine."""
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> TemporaryServer:
@@ -98,7 +102,7 @@ class TemporaryServer:
         """
         if self._child is not None:
             return
-        with socket.socket() as listener:  # bound here and handed over, so that nobody can take the port in between
+        with socket.socket() as listener:  # the child inherits it, so no other process can take the port
             listener.bind(("127.0.0.1", 0))
             try:
                 _make_private_folder(self._home)
@@ -110,7 +114,7 @@ class TemporaryServer:
                         stdin=subprocess.PIPE,
                         stdout=log,
                         stderr=log,
-                        cwd=self._home,  # not ours: Prefect reads .env, prefect.toml and pyproject.toml where it stands
+                        cwd=self._home,  # Prefect reads .env, prefect.toml and pyproject.toml of its folder
                         env=self._environment(),
                         pass_fds=[listener.fileno()],
                         start_new_session=True,  # a terminal's Ctrl-C goes to the whole group
@@ -123,10 +127,10 @@ class TemporaryServer:
             self.api_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
 
     def wait_until_healthy(self, timeout_s: float = 60.0) -> str:
-        """Returns the API's URL once the server answers.
+        """Returns the API's URL when the server responds.
 
         Raises:
-            ServerError: it ended, or did not answer within ``timeout_s``.
+            ServerError: it ended, or did not respond within ``timeout_s``.
         """
         if self._child is None:
             raise ServerError("the temporary Prefect server was not started: call start() first")
@@ -141,11 +145,11 @@ class TemporaryServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended, by itself or by a kill."""
+        """Whether it was started and has not ended."""
         return self._child is not None and self._child.poll() is None
 
     def stop(self) -> None:
-        """Ends the server, silently and within 2 s; does nothing where it is ended already."""
+        """Ends the server within 2 s, without output. Does nothing if it has ended."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -158,7 +162,7 @@ class TemporaryServer:
             child.wait()
 
     def _environment(self) -> dict[str, str]:
-        """None of the user's settings of Prefect: they speak of other servers, databases and profiles."""
+        """Returns the environment without the user's settings of Prefect, which are for other servers."""
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PREFECT")}
         path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
         own = {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_API_AUTH_STRING": self.auth_string}
@@ -173,18 +177,18 @@ class TemporaryServer:
 
 
 def use_server(api_url: str) -> None:
-    """Checks within a few seconds that the user's own server answers.
+    """Checks within a few seconds that the user's own server responds.
 
     Raises:
-        ServerError: it does not, or what answers is no Prefect API.
+        ServerError: it does not respond, or is no Prefect API.
     """
     import httpx
 
     bare = re.sub(r"(?<=://)[^/]*@", "", api_url).rstrip("/")
     try:
-        # No certificate is checked, as nothing is told or believed here: Prefect's own client checks it afterwards.
+        # Certificates are not checked, since nothing secret is sent or received. Prefect's client checks them later.
         answer = httpx.get(f"{bare}/health", timeout=3.0, follow_redirects=True, verify=False)
-        # 401 and 403 are a server's answer too; a page is that of Prefect's UI, where the URL lacks its /api.
+        # 401 and 403 come from a server as well. A web page is Prefect's UI: the URL lacks its /api.
         answers = answer.status_code in (401, 403) or (
             answer.is_success and "html" not in answer.headers.get("content-type", "")
         )
@@ -202,13 +206,13 @@ def use_server(api_url: str) -> None:
 
 
 def chosen_api_url() -> str | None:
-    """Returns the API that the user chose, where Prefect would look for it, without the second that its import takes.
+    """Returns the API that the user chose in Prefect's settings, or None.
 
-    In Prefect's order: the environment (empty: none), ``.env``, ``prefect.toml`` and ``pyproject.toml`` in the current
-    folder, the active profile.
+    The import of Prefect takes a second, so this reads the same places in the same order. They are the environment
+    (empty means none), ``.env``, ``prefect.toml``, ``pyproject.toml`` in the current folder, and the active profile.
 
     Raises:
-        ConfigurationError: one of the files is no TOML (Prefect could not be imported either).
+        ConfigurationError: one of the files is not valid TOML. The import of Prefect would fail as well.
     """
     if (chosen := os.environ.get("PREFECT_API_URL")) is not None:
         return chosen or None
@@ -227,12 +231,13 @@ def chosen_api_url() -> str | None:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Returns the environment variables to set before Prefect is imported: no noise, no telemetry, no second server.
+    """Returns the environment variables to set before Prefect is imported.
 
-    A variable that the user has set keeps the user's value.
+    With them it prints nothing, sends no telemetry and starts no second server. Variables that the user has set keep
+    their values.
     """
     settings = {
-        "PREFECT_HOME": str(server_home()),  # where the default, ~/.prefect, can't be made, the import prints a warning
+        "PREFECT_HOME": str(server_home()),  # the import prints a warning if the default, ~/.prefect, can't be made
         "PREFECT_PROFILES_PATH": str(_profiles_path()),
         "PREFECT_LOGGING_LEVEL": "WARNING",
         "PREFECT_LOGGING_LOG_PRINTS": "false",
@@ -240,30 +245,30 @@ def quiet_environment() -> dict[str, str]:
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
-        "DO_NOT_TRACK": "1",  # else the first import in a terminal prints a notice and sends events
+        "DO_NOT_TRACK": "1",  # otherwise the first import in a terminal prints a notice and sends events
     }
     environment = {name: os.environ.get(name, value) for name, value in settings.items()}
     if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-        if direct != "*" and "127.0.0.1" not in direct.split(","):  # else the proxy is asked for the server here
+        if direct != "*" and "127.0.0.1" not in direct.split(","):  # otherwise requests to 127.0.0.1 go to the proxy
             direct = f"{direct},127.0.0.1".lstrip(",")
         environment |= {"no_proxy": direct, "NO_PROXY": direct}
     return environment
 
 
 def silence_prefect(log_path: Path, auth_string: str | None = None) -> None:
-    """Sends to ``log_path`` what Prefect and the libraries under it print: logging, warnings, threads' tracebacks.
+    """Redirects the output of Prefect and its libraries to a file: logs, warnings, tracebacks of threads.
 
-    It imports Prefect, with the credentials of a temporary server. Called again, the later path counts. The file is
-    made when there is something to write.
+    It imports Prefect with the credentials of a temporary server. The last call's path counts. The file is made at the
+    first output.
     """
-    for folder in (log_path.parent.parent, log_path.parent):  # the import makes PREFECT_HOME, but no folder above it
+    for folder in (log_path.parent.parent, log_path.parent):  # the import makes PREFECT_HOME, but not its parents
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _credentials(auth_string):
-        import prefect.main  # noqa: F401 - sets up Prefect's logging, which a bare "import prefect" puts off
+        import prefect.main  # noqa: F401 - sets up Prefect's logging; "import prefect" does not
     from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler, _SafeStreamHandler
 
-    # Hydra flushes all handlers at its end: 5 s where the server hangs. ``drain_prefect`` comes before.
+    # Hydra flushes all handlers at its end, 5 s if the server hangs. ``drain_prefect`` was called before.
     APILogHandler.flush = logging.Handler.flush  # type: ignore[method-assign]
 
     consoles = (PrefectConsoleHandler, _SafeStreamHandler)  # on Prefect's loggers, and one on the root logger
@@ -291,10 +296,15 @@ def drain_prefect(timeout_s: float) -> None:
 
 
 def wait_for_backlog(client: httpx.Client, flow_run_id: UUID | str, n_task_runs: int, timeout_s: float) -> int:
-    """Returns how many of the flow run's task runs the server shows as ended, once ``n_task_runs`` do or time is up.
+    """Waits for task runs to be shown as ended, and returns their number.
 
-    A temporary server that is stopped earlier loses what it has not worked through yet (about 20 ms a task run). One
-    that is gone, or refuses, ends the wait at once.
+    A temporary server that is stopped earlier loses its backlog, about 20 ms a task run. An error ends the wait.
+
+    Args:
+        client: A client of the server.
+        flow_run_id: The flow run of these task runs.
+        n_task_runs: The number that ends the wait.
+        timeout_s: The longest wait.
     """
     import httpx
 
@@ -307,7 +317,7 @@ def wait_for_backlog(client: httpx.Client, flow_run_id: UUID | str, n_task_runs:
         try:
             seen = int(client.post("/task_runs/count", json=asked).raise_for_status().text)
         except httpx.ReadTimeout:
-            pass  # busy with the very backlog that is waited for
+            pass  # busy with the backlog
         except (httpx.HTTPError, ValueError):
             return seen
         if seen >= n_task_runs or time.monotonic() > deadline:
@@ -317,7 +327,7 @@ def wait_for_backlog(client: httpx.Client, flow_run_id: UUID | str, n_task_runs:
 
 @contextlib.contextmanager
 def _credentials(auth_string: str | None) -> Iterator[None]:
-    """Holds credentials in the environment while Prefect reads its settings, so that no worker inherits them."""
+    """Sets credentials in the environment while Prefect reads its settings, so that no worker inherits them."""
     name = "PREFECT_API_AUTH_STRING"
     before = os.environ.get(name)
     if auth_string is not None:
@@ -336,7 +346,7 @@ _NOISY_LOGGERS = (*_NOISY_PACKAGES, "EventsWorker", "APILogWorker")  # services 
 
 
 class _NoiseFile(logging.FileHandler):
-    """A log file that stays silent itself: no traceback on the terminal because the disk is full."""
+    """A log file that prints no traceback if the disk is full."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, delay=True)
@@ -347,7 +357,10 @@ class _NoiseFile(logging.FileHandler):
 
 
 class _NoiseHooks:
-    """Python's three ways past logging to standard error; what does not come from Prefect goes where it went before."""
+    """Hooks for warnings and errors that Python prints without logging.
+
+    Those of Prefect are logged; the others go to the hooks that were set before.
+    """
 
     def __init__(self) -> None:
         modules = (sys.modules.get(name) for name in _NOISY_PACKAGES)
@@ -399,7 +412,7 @@ class _NoiseHooks:
 def _make_private_folder(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
-    is_open_to_all = folder.parent.parent == Path(tempfile.gettempdir())  # somebody else may have made ours before us
+    is_open_to_all = folder.parent.parent == Path(tempfile.gettempdir())  # another user may have made it first
     if not os.access(folder, os.W_OK | os.X_OK) or (is_open_to_all and folder.parent.stat().st_uid != os.getuid()):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
@@ -412,9 +425,9 @@ def _forget_old_logs(folder: Path) -> None:
 
 
 def _is_on_network(folder: Path) -> bool:
-    """Whether the folder, made or not, lies on a network file system; taken for False where there is no /proc."""
+    """Returns whether a folder, made or not, is on a network file system; False without /proc."""
     lines = (line.split() for line in _text(Path("/proc/mounts")).splitlines())
-    kinds = {where: kind for _, where, kind, *_ in lines}  # of several mounts on one place, the last is seen
+    kinds = {where: kind for _, where, kind, *_ in lines}  # the last of several mounts on one folder is the visible one
     folder = folder.resolve()
     kind = next((kinds[str(place)] for place in (folder, *folder.parents) if str(place) in kinds), "")
     return _NETWORK_FILE_SYSTEMS.fullmatch(kind) is not None
@@ -463,17 +476,17 @@ def _value(tree: object, *keys: object) -> object:
 
 
 def _serve(listener_fd: int, driver_pid: int) -> None:
-    """The whole life of the child process: serves until the driver closes its end of our standard input, or is gone."""
+    """Serves in the child process until the driver ends."""
     threading.Thread(target=_end_with, args=(driver_pid,), daemon=True).start()  # before the long import
 
     import uvicorn
 
-    # Python shows them for the module that runs as the program, as this one does: SQLAlchemy's go to Prefect.
+    # Python shows them for the main module, which is this one. They are SQLAlchemy's.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            # Two first migrations of one new database at the same time: one of them died in 2 of 3 tries.
+            # Of two first migrations of one new database at the same time, one failed in 2 of 3 tries.
             with _turn(Path("start.lock"), timeout_s=50):
                 await super().startup(sockets)
             os.nice(_NICENESS)
@@ -486,7 +499,7 @@ def _serve(listener_fd: int, driver_pid: int) -> None:
 
 
 async def _prune() -> None:
-    """Deletes old flow runs from the database; Prefect's own service for this does not run in a temporary server."""
+    """Deletes old flow runs from the database, as Prefect's service does in other servers."""
     from prefect.server.database import provide_database_interface
     from prefect.server.services.db_vacuum import vacuum_old_flow_runs
 
@@ -518,16 +531,19 @@ async def _end_interrupted(db: PrefectDBInterface) -> None:
 
 
 def _end_with(driver_pid: int) -> None:
-    # The parent is asked for too, because a process that the driver forks (a loader's worker) keeps the pipe open.
+    # The parent is checked as well, because a process that the driver forks (a loader's worker) keeps the pipe open.
     while os.getppid() == driver_pid:
         if select.select([0], [], [], 0.5)[0] and not os.read(0, 1):
             break
-    os._exit(0)  # an orderly end takes seconds and saves nothing; SQLite's log survives a process
+    os._exit(0)  # a regular shutdown takes seconds and saves nothing; SQLite's log survives a kill
 
 
 @contextlib.contextmanager
 def _turn(lock: Path, timeout_s: float) -> Iterator[None]:
-    """Waits until no other process holds the lock: the kernel drops a dead one's, and a stuck one delays us only."""
+    """Holds a lock after waiting for it, at most ``timeout_s``.
+
+    The kernel releases the lock of an ended process. After the timeout the caller goes on without the lock.
+    """
     import fcntl
 
     deadline = time.monotonic() + timeout_s

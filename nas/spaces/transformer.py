@@ -66,13 +66,13 @@ class TransformerSpace(Space):
         if not _are_sizes(n_layers) or len(n_layers) != 2 or n_layers[0] > n_layers[1]:
             raise ConfigurationError(
                 f"n_layers={short_repr(n_layers)}: must be the least and the greatest number, from 1 to {MAX_SIZE}. "
-                "Write for example n_layers=[1,8]."
+                "Write for example [1,8]."
             )
         for name, values in lists.items():
             if not _are_sizes(values) or len({*values}) < len(values):
                 raise ConfigurationError(
                     f"{name}={short_repr(values)}: must be different whole numbers from 1 to {MAX_SIZE}, at least one. "
-                    f"Write for example {name}=[1,2]."
+                    "Write for example [1,2]."
                 )
         _check_parameters(parameters)
         _check_growth(growth)

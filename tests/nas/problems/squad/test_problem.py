@@ -24,6 +24,7 @@ from nas.problems.squad.problem import PREDICTIONS, SquadProblem
 from nas.problems.squad.questions import best_spans, inputs_of
 from nas.spaces.reading.graph import ReadingGraph
 from nas.spaces.reading.space import BIDAF, GA_SQUAD
+from nas.training.export import exported_program
 from nas.training.problem import Ability
 from tests.support.squad_file import squad, write_squad
 
@@ -122,6 +123,21 @@ def test_batch_mates_change_nothing(problem: SquadProblem) -> None:
 
     torch.testing.assert_close(padded[:, :, :length], alone)
     assert best_spans(padded) == best_spans(alone)
+
+
+@pytest.mark.slow
+def test_exported_program_reads_every_question(problem: SquadProblem, train: Train) -> None:
+    """The program takes any number of questions of the data, filled up to the longest passage and question."""
+    network, example = problem.export(train(problem, GA_SQUAD, {Policy.SKIP_TRAIN}).again)
+    program = exported_program(network, example).module()
+    for one in problem.data.validation[:3]:
+        inputs = inputs_of([one])
+        filled = [
+            functional.pad(own, (0, 0) * (own.dim() - 2) + (0, full.shape[1] - own.shape[1]))
+            for own, full in zip(inputs, example, strict=True)
+        ]
+
+        assert best_spans(program(*filled)) == best_spans(network(*inputs))
 
 
 def test_best_span_is_in_order_and_short() -> None:

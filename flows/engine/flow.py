@@ -11,10 +11,10 @@ from prefect.client.schemas.objects import State
 from prefect.events.worker import EventsWorker
 from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed, Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.cli.program import command
 from flows.engine.artifacts import RunArtifacts, api_client
+from flows.engine.task_runs import TrialTaskRunner
 from flows.engine.tasks import PrefectExecutor, tags_without_limits
 from flows.views.summary import failure_of
 from nas.core.errors import SearchInterruptedError
@@ -72,7 +72,7 @@ class FlowRun:
         name = self._run.context.name
 
         # Two threads more than slots: task runs that restore trials of earlier sessions return at once.
-        runner: Any = ThreadPoolTaskRunner(max_workers=self._run.context.machine.slots + 2)
+        runner: Any = TrialTaskRunner(max_workers=self._run.context.machine.slots + 2)
 
         @flow(
             name="heirloom",
@@ -89,6 +89,8 @@ class FlowRun:
                 return Cancelled(message=public_line(error))
             except Exception as error:
                 return Failed(message=public_line(error))
+            finally:
+                self.executor.wait_until_shown()
             failure = None if self._has_complete else failure_of(self._run.pipeline.summary())
             if failure is not None:
                 return Failed(message=public_line(failure))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from prefect import task, task_engine
 from prefect.cache_policies import NO_CACHE
@@ -20,6 +20,7 @@ from prefect.context import TagsContext
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.cli.formatting import failure_line
+from flows.engine.task_runs import SubmittedRun, TrialFuture, TrialTaskRuns
 from nas.core.errors import HeirloomError
 from nas.core.redaction import one_line, public_line
 from nas.core.trial import State as TrialState
@@ -29,23 +30,33 @@ from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKi
 from nas.executors.pool import WorkerPool, compute_proxies, resume_job, run_attempt
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
-if TYPE_CHECKING:
-    from prefect.futures import PrefectFuture
-
-    TrialFuture = PrefectFuture[Any]
-
 
 class Call:
     """The body of a task run, as an opaque object: Prefect would walk through plain data."""
 
     def __init__(self, body: Callable[[], Event | None]) -> None:
         self._body = body
-        self.event: Event | None = None
 
     def __call__(self) -> State[Any]:
         """Runs the body and returns the state that Prefect shows."""
-        self.event = self._body()
-        return state_of(self.event)
+        return state_of(self._body())
+
+
+class PostingAttempt:
+    """The attempt of one task run. It posts the event that ends it before Prefect has ended the task run."""
+
+    def __init__(self, pool: WorkerPool, assignment: Assignment, post: Callable[[Event], None]) -> None:
+        self._pool = pool
+        self._assignment = assignment
+        self._post = post
+        self.has_ended = False
+
+    def __call__(self) -> Event:
+        """Runs the attempt, posts its end and returns it."""
+        event = run_attempt(self._pool, self._assignment, self._post)
+        self.has_ended = True
+        self._post(event)
+        return event
 
 
 def state_of(event: Event | None) -> State[Any]:
@@ -92,47 +103,49 @@ class PrefectExecutor(EventQueue):
         self._pool = pool
         self._find = find
         self._job_trials = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
-        self._edge_sources: dict[int, TrialFuture] = {}
-        """Task runs that are or may become Completed; Prefect starts no task after another."""
-        self._task_runs: dict[int, str] = {}
-        self._shown: set[int] = set()
+        self._task_runs = TrialTaskRuns(max_late=2 * slots)
 
     def now_s(self) -> float:
         """Returns seconds on the system's monotonic clock."""
         return time.monotonic()
 
     def task_run_of(self, trial: int) -> str | None:
-        """Returns the id of the task run of a trial that ended last."""
-        return self._task_runs.get(trial)
+        """Returns the id of the task run of a trial that was submitted last."""
+        return self._task_runs.id_of(trial)
 
     def submit(self, assignment: Assignment) -> None:
         """Submits the task run ``trial-0042`` with an edge from each parent and donor."""
         trial, donors = assignment.trial, assignment.donors
-        call = Call(self._begin(assignment))
+        attempt = PostingAttempt(self._pool, assignment, self.post)
         names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
-        future = self._submit(trial, call, names)
+        future = self._submit(trial, Call(self._begin(attempt, trial.job)), names)
 
-        def ended(_: TrialFuture) -> None:
-            self._task_runs[trial.number] = str(future.task_run_id)
-            match call.event:
-                case Finished(trial=result):
-                    self._shown.add(result.number)
-                    if result.state == TrialState.FAILED:
-                        del self._edge_sources[result.number]
-                case _:
-                    del self._edge_sources[trial.number]
-            self.post(call.event or ExecutorFailed(_never_ran(future, trial), trial.job))
+        def check_end(_: TrialFuture) -> None:
+            if not attempt.has_ended:
+                self.post(ExecutorFailed(_never_ran(future, trial), trial.job))
 
-        future.add_done_callback(ended)
+        future.add_done_callback(check_end)
 
-    def _begin(self, assignment: Assignment) -> Callable[[], Event]:
+    def _begin(self, attempt: PostingAttempt, job: int) -> Callable[[], Event]:
         """Returns the body of a trial's task run.
 
         A job that waits for the trial gets it at once, before Prefect starts the task run.
         """
-        if not self._pool.has_job(assignment.trial.job):
-            return lambda: run_attempt(self._pool, assignment, self.post)
-        return self._job_trials.submit(run_attempt, self._pool, assignment, self.post).result
+        return self._job_trials.submit(attempt).result if self._pool.has_job(job) else attempt
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        """Returns the next event, or None at ``until_s``."""
+        event = super().next_event(until_s)
+        match event:
+            case Finished(trial=trial):
+                self._task_runs.end(trial.number, is_source=trial.state != TrialState.FAILED)
+            case TrialLost(trial=number):
+                self._task_runs.lose(number)
+        return event
+
+    def wait_until_shown(self) -> None:
+        """Waits until Prefect has ended the task runs of trials that have ended."""
+        self._task_runs.wait()
 
     def resume(self, job_start: JobStart) -> None:
         """Starts a job without a trial; only its trials are task runs."""
@@ -146,9 +159,9 @@ class PrefectExecutor(EventQueue):
 
     def show(self, trial: Trial) -> None:
         """Shows a finished trial that has no task run, as it was lost or never began."""
-        if trial.number not in self._shown:
-            future = self._submit(trial, Call(lambda: Finished(trial)))
-            self._task_runs[trial.number] = str(future.task_run_id)
+        if not self._task_runs.has_ended(trial.number):
+            self._submit(trial, Call(lambda: Finished(trial)))
+            self._task_runs.end(trial.number, is_source=trial.state != TrialState.FAILED)
 
     def stop(self, trial: Trial, why: StopKind) -> None:
         """Asks a running trial to end."""
@@ -190,21 +203,18 @@ class PrefectExecutor(EventQueue):
         self._pool.close()
         self._job_trials.shutdown(wait=False)
 
-    def _submit(self, trial: Trial, call: Call, donors: Sequence[str] = ()) -> TrialFuture:
+    def _submit(self, trial: Trial, call: Call, donors: Sequence[str] = ()) -> SubmittedRun:
         """Submits a task run of a trial, with its edges."""
         edges = self._edges(sources_of(trial))
         future = self._start(f"trial-{trial.number:04d}", trial, list(donors), call, edges)
-        if trial.state != TrialState.FAILED:
-            self._edge_sources[trial.number] = future
+        self._task_runs.add(trial.number, future)
         return future
 
-    def _start(self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture]) -> TrialFuture:
+    def _start(self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture]) -> SubmittedRun:
         with TagsContext(current_tags=set(tags_of(trial))):  # cheaper than prefect.tags, which opens four contexts
-            future: TrialFuture = run_trial.submit(
-                name=name, donors=donors, call=call, wait_for=edges, return_state=False
-            )
+            future = run_trial.submit(name=name, donors=donors, call=call, wait_for=edges, return_state=False)
         self.n_task_runs += 1
-        return future
+        return cast("SubmittedRun", future)
 
     def _edges(self, sources: Sequence[int]) -> list[TrialFuture]:
         """Returns the task runs of trials, after those of earlier sessions are submitted again.
@@ -216,7 +226,7 @@ class PrefectExecutor(EventQueue):
         seen = set(queue)
         while queue:
             number = queue.pop()
-            if number in self._edge_sources or number in self._shown:
+            if self._task_runs.is_known(number):
                 continue
             trial = self._find(number)
             if trial is None or trial.state == TrialState.FAILED:
@@ -225,10 +235,10 @@ class PrefectExecutor(EventQueue):
             queue += [source for source in sources_of(trial) if source not in seen]
             seen.update(queue)
         for trial in sorted(to_restore, key=lambda t: t.number):
-            edges = [self._edge_sources[source] for source in sources_of(trial) if source in self._edge_sources]
-            name, restored = f"trial-{trial.number:04d}", Call(lambda: None)
-            self._edge_sources[trial.number] = self._start(name, trial, [], restored, edges)
-        return [self._edge_sources[source] for source in dict.fromkeys(sources) if source in self._edge_sources]
+            edges = self._task_runs.edges(sources_of(trial))
+            restored = self._start(f"trial-{trial.number:04d}", trial, [], Call(lambda: None), edges)
+            self._task_runs.restore(trial.number, restored)
+        return self._task_runs.edges(dict.fromkeys(sources))
 
 
 def sources_of(trial: Trial) -> list[int]:

@@ -1,10 +1,11 @@
 """Cost of Dask and Ray, against processes of this machine.
 
-    $ python benchmarks/engines.py                    # about 5 minutes on two cores
+    $ python benchmarks/engines.py                    # about 10 minutes on two cores
 
 Trials that train nothing, two slots, the runners in turn. A trial costs the time from the first start to the last end,
 per trial. A job's ask is the median time from the end of a trial to the start of the job's next one.
-The driver's memory is the largest of its own process; a trial's share comes from two numbers of trials.
+The driver's memory is the largest of its own process; a trial's share comes from two numbers of trials. Its start
+reaches into the first 200 trials, so the smaller number must not be less.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--few", type=int, default=50, help="trials of the smaller search")
-    parser.add_argument("--many", type=int, default=500, help="trials of the larger search")
+    parser.add_argument("--few", type=int, default=250, help="trials of the smaller search")
+    parser.add_argument("--many", type=int, default=1000, help="trials of the larger search")
     given = parser.parse_args()
     costs = {runner: Costs() for runner in RUNNERS}
     for _ in range(given.rounds):

@@ -139,7 +139,7 @@ def _is_completed(future: SubmittedRun) -> bool:
 
 
 class TrialTaskRunner(ThreadPoolTaskRunner[Any]):
-    """Thread pool of task runs that keeps nothing of those that are over, in contrast to Prefect's own."""
+    """Prefect's thread pool of task runs, without what it keeps of those that are over."""
 
     def submit(self, *arguments: Any, **options: Any) -> SubmittedRun:
         """Submits a task run."""
@@ -155,6 +155,9 @@ class TrialTaskRunner(ThreadPoolTaskRunner[Any]):
         return future
 
     def cancel_all(self) -> None:
-        """Cancels what has not begun. Prefect walks through a dictionary that task runs change as they end."""
+        """Cancels what has not begun.
+
+        Prefect walks through a dictionary that task runs change as they end.
+        """
         self._cancel_events = self._cancel_events.copy()
         super().cancel_all()

@@ -43,7 +43,7 @@ class Call:
 
 
 class PostingAttempt:
-    """The attempt of one task run. It posts the event that ends it before Prefect has ended the task run."""
+    """The attempt of a task run, which posts its end before Prefect ends the run."""
 
     def __init__(self, pool: WorkerPool, assignment: Assignment, post: Callable[[Event], None]) -> None:
         self._pool = pool

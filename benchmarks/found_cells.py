@@ -94,7 +94,7 @@ METHODS: Mapping[str, Method] = {
         finalists=3,
     ),
     "darts": Method(tuner=("differentiable.DartsTuner", {}), problem=_SHORT),
-    "gdas": Method(tuner=("differentiable.GdasTuner", {}), problem={**_SHORT, "epoch_steps": 130}),
+    "gdas": Method(tuner=("differentiable.GdasTuner", {}), problem={**_SHORT, "epoch_steps": 500}),
     "drnas": Method(tuner=("differentiable.DrnasTuner", {}), problem=_SHORT),
     "darts_pt": Method(tuner=("differentiable.DartsPtTuner", {}), problem=_SHORT),
     "enas": Method(

@@ -6,6 +6,7 @@ JSON is parsed by ``nas.core.validation.parse_object``, because msgspec's own pa
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Annotated, Any, TypeVar
 
@@ -15,7 +16,7 @@ from msgspec import Meta
 from nas.core.errors import CorruptError
 from nas.core.reference import DIGEST
 from nas.core.trial import DonorRule
-from nas.core.validation import MAX_TIME, MAX_WHOLE
+from nas.core.validation import MAX_TIME, MAX_WHOLE, short_repr
 
 MAX_MESSAGE = 200
 """Letters of a message about a record."""
@@ -49,7 +50,7 @@ def checked_as(kind: type[T], data: object) -> T:
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half a character in a key
-        raise CorruptError(_message(str(error))) from error
+        raise CorruptError(_message(str(error), data)) from error
 
 
 def check_keys(found: object, data: object) -> None:
@@ -79,12 +80,23 @@ def _is_same_json(one: object, other: object) -> bool:
         return texts[0] == texts[1]
 
 
-def _message(text: str) -> str:
-    """Returns msgspec's message in one line, the position first."""
+def _message(text: str, data: object) -> str:
+    """Returns msgspec's message in one line, position and value first."""
     rule, _, place = text.partition(" - at `$")
     rule = rule.replace("Expected", "must be").replace(", got", ", not")
-    line = f"{place[:-1].removeprefix('.')}: {rule}" if place else rule
+    place = place[:-1]
+    line = f"{place.removeprefix('.')}{_value_at(data, place)}: {rule}" if place else rule
     return "".join(letter if letter.isprintable() else "?" for letter in line[:MAX_MESSAGE])
+
+
+def _value_at(data: Any, place: str) -> str:
+    """Returns ``=value`` for a position such as ``.curve[1][0]``, or nothing where msgspec leaves out a key."""
+    try:
+        for key, index in re.findall(r"\.([^.\[\]]+)|\[([^\]]*)\]", place):
+            data = data[key] if key else data[int(index)]
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return f"={short_repr(data)[:80]}"
 
 
 def fields_of(record: msgspec.Struct) -> dict[str, Any]:

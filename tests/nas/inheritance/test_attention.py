@@ -235,10 +235,10 @@ def test_momentum_follows_the_heads() -> None:
         ({"back.weight": (1, [(2, 3)])}, r"must add up to dimension 1 of \(6, 8\)"),
         ({"back.weight": (2, [(2, 4)])}, "must add up to dimension 2"),
         ({"back.weight": [(2, 4)]}, "must be a dimension and the sizes of each part"),
-        ({"back.weight": (1, [(2, -4)])}, r"sizes\[0\]\[1\]: must be .int. >= 1"),
-        ({"back.weight": (1, [(2, 2.0)])}, r"sizes\[0\]\[1\]: must be .int., not .float."),
+        ({"back.weight": (1, [(2, -4)])}, r"sizes\[0\]\[1\]=-4: must be .int. >= 1"),
+        ({"back.weight": (1, [(2, 2.0)])}, r"sizes\[0\]\[1\]=2.0: must be .int., not .float."),
         ({"back.weight": (1, [8])}, "must be a dimension and the sizes of each part"),
-        ({"back.weight": (1, [])}, "sizes: must be .array. of length >= 1"),
+        ({"back.weight": (1, [])}, r"sizes=\[\]: must be .array. of length >= 1"),
     ],
 )
 def test_invalid_heads_of_an_own_attention_are_refused(declared: Any, message: str) -> None:

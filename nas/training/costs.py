@@ -58,9 +58,12 @@ class NetworkCost(Mapping[str, int]):
     @cached_property
     def _flops(self) -> tuple[int, int]:
         with torch.device("meta"):
-            inputs = self._example_inputs()
+            inputs = [tensor.to("meta") for tensor in self._example_inputs()]
         network = self._network.to("meta").eval()
-        return count_flops(network, [tensor.to("meta") for tensor in inputs])
+        if lazy_layers(network):
+            with torch.no_grad():
+                network(*inputs)  # gives them their sizes, which inference mode refuses
+        return count_flops(network, inputs)
 
 
 def forward_latency_s(network: nn.Module, inputs: tuple[Tensor, ...], device: str) -> float:

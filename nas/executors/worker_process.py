@@ -288,8 +288,9 @@ class WorkerProcess:
                     file.write(text)
 
     def close(self) -> None:
-        """Ends the process. No other is started."""
+        """Ends the process. No other is started, and an attempt that still runs is interrupted."""
         self._is_closed = True
+        self._kill_reason = self._kill_reason or "interrupted"
         self._terminate()
 
     def _terminate(self) -> None:
@@ -344,7 +345,7 @@ class WorkerProcess:
             return
         self._terminate()
         if self._is_closed:
-            raise WorkerLostError("the worker was closed", counts=False)
+            raise WorkerLostError("interrupted", counts=False)
         began_s = time.monotonic()
         self._spawn()
         if self._is_closed:  # by another thread, during the start
@@ -402,7 +403,7 @@ class WorkerProcess:
         """
         process, connection = self._process, self._connection
         if process is None or connection is None:
-            raise WorkerLostError("the worker was closed")
+            raise WorkerLostError("interrupted", counts=False)
         ready = wait([connection, process.fileno()], None if timeout_s is None else max(0.0, timeout_s))
         if not ready:
             return None

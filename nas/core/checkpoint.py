@@ -104,10 +104,6 @@ class SavedFolder:
         sizes = [file.bytes for file in saved]
         return cls(path=path, n_files=len(sizes), bytes=sum(sizes), on_disk=sum(map(on_disk, sizes))) if sizes else None
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the data for a record."""
-        return asdict(self)
-
 
 def checked_text(text: str) -> str:
     """Returns the signature in a record, after checking it.

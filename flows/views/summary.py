@@ -132,7 +132,8 @@ def failure_of(summary: Summary) -> str | None:
     if all(t.reached_deadline or not t.is_finished for t in lineage):
         return f"{none_has}: none ended in time. Raise budget.hours"
     last = next((t for t in reversed(list(lineage)) if t.error), None)
-    why = "" if last is None else f"; the last, trial {last.number}: {last_line(last.error)}"
+    error = "" if last is None else str(last_line(last.error)).removesuffix(".")
+    why = "" if last is None else f"; the last, trial {last.number}: {error}"
     return (
         f"{none_has}{why}. Fix the problem, then add retry=failed (and code=changed if its code changed), "
         "or choose another name=..."

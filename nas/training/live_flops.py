@@ -44,7 +44,9 @@ def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]
         inputs: On the meta device too.
     """
     recorder = _Recorder()
-    with torch.inference_mode(), recorder:  # hands recurrent layers over as one operation
+    is_recurrent = any(isinstance(module, nn.RNNBase) for module in network.modules())
+    # Inference mode hands recurrent layers over as one operation, but refuses what some forward passes do.
+    with torch.inference_mode() if is_recurrent else torch.no_grad(), recorder:
         outputs = network(*inputs)
     steps = recorder.steps
     live = sum(steps[index].flops for index in _live(steps, recorder.ids(inputs), recorder.ids(outputs)))

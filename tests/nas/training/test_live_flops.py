@@ -98,3 +98,24 @@ def test_recurrent_layers_are_counted_as_a_whole(kind: type[nn.RNNBase], options
 
     assert count_flops(layer, [inputs]) == (counter.get_total_flops(), counter.get_total_flops())
     assert counter.get_total_flops() > 0
+
+
+class Force(nn.Module):
+    """The gradient of an energy, as networks of molecules compute forces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Linear(4, 1)
+
+    def forward(self, places: Tensor) -> Tensor:
+        with torch.enable_grad():
+            places = places.detach().requires_grad_()
+            return torch.autograd.grad(self.energy(places).sum(), places)[0]
+
+
+def test_a_forward_pass_may_compute_gradients() -> None:
+    """Networks without recurrent layers may use autograd in their forward pass."""
+    with torch.device("meta"):
+        flops, _ = count_flops(Force(), [torch.empty(1, 4)])
+
+    assert flops >= 2 * 4

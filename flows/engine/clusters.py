@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from nas.executors.ray_pool import RayPool
 
 CONNECT_TIMEOUT_S = 20.0
-LOST_WORKER_TIMEOUT = "1s"
-"""Time until an adaptive cluster replaces a lost worker; Dask's default is 15 s."""
+LOST_JOB_TIMEOUT = "1s"
+"""Time until a lost job of a batch system is replaced; Dask's default is 15 s."""
+LOST_WORKER_TIMEOUT = "60s"
+"""Time in which other clusters start a killed worker again. One that joins later is closed and not replaced."""
 
 
 def check_cluster(machine: Machine) -> None:
@@ -131,7 +133,6 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
 
     wishes = machine.dask
     assert wishes is not None
-    dask.config.set({"distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT})
     arguments = dict(wishes.arguments)
     if wishes.is_local:
         arguments = {"n_workers": machine.slots, **arguments}
@@ -152,6 +153,8 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
+    timeout = LOST_WORKER_TIMEOUT if jobs is None else LOST_JOB_TIMEOUT
+    dask.config.set({"distributed.deploy.lost-worker-timeout": timeout})
     if wishes.adapt is not None:
         cluster.adapt(**wishes.adapt)
     elif not wishes.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job

@@ -164,10 +164,15 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
 
 
 def test_an_experiment_on_a_cluster(experiment: Path, api_url: str) -> None:
-    """Workers of Dask run the jobs; after the kill of one, its job continues with its phase."""
+    """Workers of Dask run the jobs; after the kill of one, its job continues with its phase.
+
+    Dask starts the killed worker again, which takes seconds, and does not close it.
+    """
     use_own_tuner(experiment)
+    (slow := experiment / "slow_start.py").write_text("import time\ntime.sleep(3)\n")
     line = ("--config", "config.yml", "--root", "shared", "runner=dask", "slots=2", "threads=1")
-    with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+    environment = {"PREFECT_API_URL": api_url, "DASK_DISTRIBUTED__WORKER__PRELOAD": str(slow)}
+    with Command(experiment, *line, module="flows.nni", **environment) as command:
         until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) >= 2)
         os.kill(
             next(pid for pid in command.leftovers() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()), 9
@@ -176,6 +181,7 @@ def test_an_experiment_on_a_cluster(experiment: Path, api_url: str) -> None:
 
     found = trials(only_search(experiment, "shared"))
     assert done.status == 0, done.err
+    assert "its worker was closed" not in done.err
     assert {t.state for t in found} == {"COMPLETE"}
     assert sorted(t.attempt for t in found)[-2:] == [1, 2]
     for job in {t.job for t in found}:

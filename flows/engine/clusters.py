@@ -25,7 +25,10 @@ CONNECT_TIMEOUT_S = 20.0
 LOST_JOB_TIMEOUT = "1s"
 """Time until a lost job of a batch system is replaced; Dask's default is 15 s."""
 LOST_WORKER_TIMEOUT = "60s"
-"""Time in which other clusters start a killed worker again. One that joins later is closed and not replaced."""
+"""Time in which other clusters start a killed worker again.
+
+One that joins later is closed and not replaced.
+"""
 
 
 def check_cluster(machine: Machine) -> None:

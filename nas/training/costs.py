@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from nas.inheritance.module_state import lazy_layers
+from nas.inheritance.module_state import lazy_layers, size_lazy_layers
 from nas.training.live_flops import count_flops
 
 N_PASSES = 10
@@ -58,12 +58,11 @@ class NetworkCost(Mapping[str, int]):
     @cached_property
     def _flops(self) -> tuple[int, int]:
         with torch.device("meta"):
-            inputs = [tensor.to("meta") for tensor in self._example_inputs()]
+            inputs = self._example_inputs()
         network = self._network.to("meta").eval()
         if lazy_layers(network):
-            with torch.no_grad():
-                network(*inputs)  # gives them their sizes, which inference mode refuses
-        return count_flops(network, inputs)
+            size_lazy_layers(network, inputs)
+        return count_flops(network, [tensor.to("meta") for tensor in inputs])
 
 
 def forward_latency_s(network: nn.Module, inputs: tuple[Tensor, ...], device: str) -> float:

@@ -90,7 +90,6 @@ class Training:
         torch.manual_seed(seed)
         self.network = network_of(sizes, self.corpus.n_symbols, weights)
         self.optimizer = optimizer_of(self.network)
-        self.rate = self.optimizer.param_groups[0]["lr"]
         self.drawing = torch.Generator().manual_seed(seed)
         self.n_steps = 0
         self.curve: list[tuple[float, float]] = []
@@ -123,7 +122,7 @@ class Training:
         train = self.corpus.train
         starts = torch.randint(len(train) - CONTEXT, (BATCH, 1), generator=self.drawing)
         texts = train[starts + torch.arange(CONTEXT + 1)]
-        self.optimizer.param_groups[0]["lr"] = self.rate * share
+        self.optimizer.param_groups[0]["lr"] = RATE * share
         self.network.train()
         with precision_of("auto", "cpu"):
             logits = self.network(texts[:, :-1])

@@ -1,4 +1,4 @@
-"""Amazon's own client: how it is made, and what its errors mean."""
+"""Amazon's client for S3: its options, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from botocore import exceptions as boto
 from botocore.config import Config
 
 _LOST = (boto.ConnectionError, boto.HTTPClientError, boto.ResponseStreamingError, boto.IncompleteReadError)
-_PASSING = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
-"""S3's words for "try again", whatever the status ..."""
-_PASSING_STATUS = frozenset({409, 429, 500, 502, 503, 504})
-"""... and statuses that mean the same; 409 is that of two conditional writes at the same moment."""
+_TEMPORARY = frozenset({"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
+"""Codes of S3 that mean "try again"."""
+_TEMPORARY_STATUS = frozenset({409, 429, 500, 502, 503, 504})
+"""Statuses that mean "try again"; 409 means two conditional writes at the same moment."""
 _NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
 _OPTIONS = ("key", "secret", "token", "profile", "anon", "endpoint_url", "use_ssl", *_NESTED)
 
 
 def make_client(options: Mapping[str, Any], n_connections: int) -> Any:
-    """A client that makes one attempt a request. Options have s3fs's names, and mean the same.
+    """Returns a client that makes one attempt per request.
+
+    Options have the names and meanings of s3fs's.
 
     Raises:
-        TypeError, ValueError: options that can't be.
+        TypeError, ValueError: an option is unknown or invalid.
     """
     if unknown := sorted(options.keys() - set(_OPTIONS)):
         raise TypeError(f"{', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
     arguments, settings = (dict(options.get(name) or {}) for name in ("client_kwargs", "config_kwargs"))
     config = {
-        "retries": {"total_max_attempts": 1},  # S3Backend repeats; botocore would draw from python's random numbers
+        "retries": {"total_max_attempts": 1},  # S3Backend retries; botocore would draw from Python's random numbers
         "connect_timeout": 5,
-        "read_timeout": 15,  # well below the patience: a connection that died without a word must not use it up
+        "read_timeout": 15,  # well below retry_s, so that a silent connection does not use it up
         "max_pool_connections": n_connections,
-        "response_checksum_validation": "when_required",  # every reader compares Heirloom's own digests
+        "response_checksum_validation": "when_required",  # every reader compares Heirloom's digests
         **({"signature_version": UNSIGNED} if options.get("anon") else {}),
         **settings,
     }
@@ -53,7 +55,7 @@ def make_client(options: Mapping[str, Any], n_connections: int) -> Any:
 
 
 def translated(error: Any) -> Exception:
-    """Python's own error for a reply that is one, where there is such; else the error itself."""
+    """Returns the builtin error that means the same; the error itself if there is none."""
     code, text = error.response["Error"].get("Code"), str(error)
     if code == "NoSuchBucket":
         return FileNotFoundError(errno.ENOENT, f"there is no such bucket: {text}")
@@ -70,12 +72,12 @@ def translated(error: Any) -> Exception:
 
 
 def status_of(error: Any) -> int:
-    """The status of a reply that is an error."""
+    """Returns the HTTP status of an error reply."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether the same request may succeed the next time."""
+def is_temporary(error: Exception) -> bool:
+    """Returns whether the same request may succeed the next time."""
     if isinstance(error, boto.ClientError):
-        return error.response["Error"].get("Code") in _PASSING or status_of(error) in _PASSING_STATUS
+        return error.response["Error"].get("Code") in _TEMPORARY or status_of(error) in _TEMPORARY_STATUS
     return isinstance(error, _LOST) and not isinstance(error, boto.SSLError)

@@ -1,4 +1,4 @@
-"""Contents on their way to a store and back, chunk by chunk."""
+"""Contents that are sent to a store or read from it, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from blake3 import blake3
 from nas.storage.verified import Buffer, ByteRange
 
 GAP = 1 << 20
-"""Unwanted bytes between two parts that cost less to get than another request."""
+"""Unwanted bytes between two ranges that cost less to read than another request."""
 SINGLE = 64 << 20
-"""Bytes that one request gets, at most: on one connection S3 gives some 80 MB a second ..."""
+"""Most bytes to read in one request; a connection to S3 gives 80 MB/s."""
 BLOCK = 8 << 20
-"""... so that more of them are got in several requests at once."""
+"""Bytes of each request if more than ``SINGLE`` are read."""
 
 
 class Hashed:
-    """Chunks as they pass by: their digest and size, and the error, if it is their own."""
+    """An iterator over chunks that computes their digest and size, and keeps their error."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:
         self._chunks = chunks
@@ -28,7 +28,7 @@ class Hashed:
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[memoryview]:
-        """The chunks, but for empty ones."""
+        """Yields the chunks, without empty ones."""
         try:
             for chunk in self._chunks:
                 view = memoryview(chunk)
@@ -43,12 +43,12 @@ class Hashed:
 
     @property
     def digest(self) -> str:
-        """Of what has passed."""
+        """The digest of all chunks until now."""
         return f"blake3:{self._hasher.hexdigest()}"
 
 
 def pieces(views: Iterable[memoryview], size: int) -> Iterator[bytes]:
-    """The same bytes in pieces of this size, each copied when it is asked for; the last one may be shorter."""
+    """Yields the bytes in copied pieces of this size; the last may be shorter."""
     waiting: list[memoryview] = []
     left = size
     for view in views:
@@ -63,24 +63,12 @@ def pieces(views: Iterable[memoryview], size: int) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-def take_bytes(views: Iterator[memoryview], size: int) -> tuple[list[memoryview], memoryview | None]:
-    """Views of this many bytes or fewer, and the one, if any, that would be too much; nothing is copied."""
-    found: list[memoryview] = []
-    left = size
-    for view in views:
-        if view.nbytes > left:
-            return found, view
-        found.append(view)
-        left -= view.nbytes
-    return found, None
-
-
 class Run:
-    """Bytes of an object from somewhere on, and the memory that takes them.
+    """A range of an object, and the memory that takes it.
 
     Args:
-        begin: Where they begin.
-        views: Writable memory, one piece after the other.
+        begin: Offset of the range in the object, in bytes.
+        views: Writable memory, in order.
     """
 
     def __init__(self, begin: int, views: Sequence[memoryview]) -> None:
@@ -90,12 +78,12 @@ class Run:
         self.bytes = self._ends[-1]
 
     def at(self, offset: int) -> memoryview:
-        """The memory from this byte of the run on, as far as it goes in one piece."""
+        """Returns the memory from this byte of the run to the end of the view."""
         index = bisect_right(self._ends, offset)
         return self.views[index][offset - self._ends[index] :]
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Puts data in the memory from this byte of the run on."""
+        """Copies data to the memory from this byte of the run on."""
         left = memoryview(data)
         while left:
             memory = self.at(offset)[: left.nbytes]
@@ -103,15 +91,14 @@ class Run:
             left, offset = left[memory.nbytes :], offset + memory.nbytes
 
 
-def runs_of(size: int, block: int = 0) -> Iterator[Run]:
-    """All of an object of this size, in memory of its own; block by block, or in as few runs as ``SINGLE`` allows."""
-    block = block or (SINGLE if size <= SINGLE else BLOCK)
-    for begin in range(0, size, block):
-        yield Run(begin, [memoryview(bytearray(min(block, size - begin)))])
+def runs_of(size: int) -> Iterator[Run]:
+    """Yields runs with new memory for all of an object, block by block."""
+    for begin in range(0, size, BLOCK):
+        yield Run(begin, [memoryview(bytearray(min(BLOCK, size - begin)))])
 
 
 def runs_for(spans: Sequence[ByteRange]) -> Iterator[Run]:
-    """What is got for these parts, which are in order and have bytes: near ones in one go."""
+    """Yields runs for ranges in order, none empty; near ranges share a run."""
     gap = memoryview(bytearray(GAP))
     for group in _near(spans):
         begin, size = group[0].offset, group[-1].end - group[0].offset

@@ -1,4 +1,4 @@
-"""Calls over a network: several at a time, each in a thread of its own, and again after errors that may pass."""
+"""Network calls: several at a time in threads, and again after temporary errors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from nas.storage.verified import waits
 
 T = TypeVar("T")
 
-_dice = random.SystemRandom()  # a problem may have seeded the others
+_random = random.SystemRandom()  # a problem may have seeded the others
 
 
 def in_order(calls: Iterable[Callable[[], T]], limit: int) -> Generator[T, None, None]:
-    """What each call gives, in their order, while the next ones are under way.
+    """Yields the result of each call in order, while the next ones run.
 
-    Where it ends early, by an error or by ``close``, it waits for the calls that are under way: they may write to the
-    caller's memory.
+    If it ends early, by an error or ``close``, it waits for the running calls: they may write to the caller's memory.
 
     Args:
-        calls: Asked for by this thread as they are needed.
-        limit: How many are under way at once, at most.
+        calls: Read by this thread as they are needed.
+        limit: The most calls to run at once.
     """
     source = iter(calls)
     first = list(zip(range(2), source, strict=False))
@@ -44,27 +43,27 @@ def in_order(calls: Iterable[Callable[[], T]], limit: int) -> Generator[T, None,
         pool.shutdown(cancel_futures=True)
 
 
-def persist(attempt: Callable[[], T], is_passing: Callable[[Exception], bool], retry_s: float) -> T:
-    """What the first attempt gives that ends without a passing error.
+def persist(attempt: Callable[[], T], is_temporary: Callable[[Exception], bool], retry_s: float) -> T:
+    """Returns the result of the first attempt that ends without a temporary error.
 
     Args:
-        attempt: What may be done more than once.
-        is_passing: Whether an error may be gone the next time: a lost connection, a server that is busy.
-        retry_s: How long to go on after the first error, so that what takes long by itself is tried again, too.
+        attempt: A call that may be repeated.
+        is_temporary: Whether another attempt may succeed: a lost connection, a busy server.
+        retry_s: Seconds to retry after the first error. Attempts that take longer than this are repeated, too.
 
     Raises:
-        Exception: the last passing error, or the first other one.
+        Exception: the last temporary error, or the first other one.
     """
     pauses: Iterator[float] | None = None
     while True:
         try:
             return attempt()
         except Exception as error:
-            if not is_passing(error):
+            if not is_temporary(error):
                 raise
             if pauses is None:
                 pauses = waits(retry_s, first_s=0.05, longest_s=5.0)
-                next(pauses)  # that before the first attempt; the clock runs from here on
+                next(pauses)  # the pause before the first attempt; the clock starts here
             if (pause_s := next(pauses, None)) is None:
                 raise
-            time.sleep(pause_s * _dice.uniform(0.5, 1.0))  # not all workers at once
+            time.sleep(pause_s * _random.uniform(0.5, 1.0))  # not all workers at once

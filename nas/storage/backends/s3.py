@@ -1,7 +1,7 @@
-"""Objects in S3, or in what speaks its language (MinIO, Ceph, R2), by Amazon's own client.
+"""Objects in S3, or in a store with its interface (MinIO, Ceph, R2), by Amazon's client.
 
-One request puts up to 64 MB; more goes up in parts, which S3 makes an object of when the last one is there. A name is
-exclusive by a conditional write (``If-None-Match``, which S3 has since 2024). Nothing here is cached.
+An object of up to 16 MB is one request. A larger one is uploaded in parts, which the last request joins. A name is
+exclusive by a conditional write (``If-None-Match``, in S3 since 2024). Nothing is cached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeVar, final
 from urllib.parse import urlsplit
 
@@ -21,19 +21,18 @@ from blake3 import blake3
 from botocore import exceptions as boto
 
 from nas.core.reference import TEMPORARY
-from nas.storage.backends.aws import is_passing, make_client, status_of, translated
-from nas.storage.backends.chunks import Hashed, Run, pieces, take_bytes
+from nas.storage.backends.aws import is_temporary, make_client, status_of, translated
+from nas.storage.backends.chunks import Hashed, Run, pieces
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
 from nas.storage.blobs import BlobInfo
 
-SINGLE = 64 << 20
 PART = 16 << 20
-"""Bytes of a part: four are on their way and in memory; 10,000 parts are the limit, which is 160 GB."""
+"""Bytes of a part, of which four are uploaded at a time; 10,000 are allowed."""
 _AT_ONCE = 4
 _STEP = 1 << 20
 _WRITER = "heirloom-writer"
-"""The name, in an object's metadata, of the token by which a writer knows its own work after a lost reply."""
+"""Metadata with the writer's token, which recognizes its own object after a lost reply."""
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -41,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 @final
 class S3Backend(ObjectBackend):
-    """Whole objects by S3's own requests; a full name is ``bucket/key``.
+    """Whole objects by the requests of S3; a full name is ``bucket/key``.
 
     Args:
-        client: boto3's, which makes one attempt a request: repeating them is this class's.
-        extra: What goes with each request that makes an object: encryption, storage class.
-        retry_s: How long requests are repeated.
+        client: A client of boto3 that makes one attempt per request; this class retries.
+        extra: Arguments of each request that creates an object: encryption, storage class.
+        retry_s: Seconds to retry.
     """
 
     def __init__(self, client: Any, extra: Mapping[str, Any], retry_s: float) -> None:
@@ -55,19 +54,18 @@ class S3Backend(ObjectBackend):
         self.retry_s = retry_s
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """One request, or one a part; failing, the parts are thrown away."""
+        """Makes one request, or one per part; deletes the parts of a failed upload."""
         place, token = _place(target), secrets.token_hex(16)
         condition = {"IfNoneMatch": "*"} if exclusive else {}
         new = {**self._extra, "Metadata": {_WRITER: token}}
-        source = iter(chunks)
-        first, rest = take_bytes(source, SINGLE)
-        if rest is None:
-            body = b"".join(first)
-            self._create(token, "put_object", **place, **condition, **new, Body=body)
+        source = pieces(chunks, PART)
+        first = list(islice(source, 2))
+        if len(first) < 2:
+            self._create(token, "put_object", **place, **condition, **new, Body=b"".join(first))
             return
         upload = {**place, "UploadId": self._call("create_multipart_upload", **place, **new)["UploadId"]}
         try:
-            numbered = enumerate(pieces(chain(first, [rest], source), PART), 1)
+            numbered = enumerate(chain(first, source), 1)
             uploads = (partial(self._upload, upload, number, body) for number, body in numbered)
             parts = list(in_order(uploads, _AT_ONCE))
             self._create(token, "complete_multipart_upload", **upload, **condition, MultipartUpload={"Parts": parts})
@@ -76,7 +74,7 @@ class S3Backend(ObjectBackend):
             raise
 
     def get(self, target: str) -> bytes:
-        """One request."""
+        """Makes one request."""
 
         def attempt() -> bytes:
             found = self._once("get_object", **_place(target))
@@ -87,20 +85,20 @@ class S3Backend(ObjectBackend):
         return self._persist(attempt)
 
     def size(self, target: str) -> int:
-        """One request."""
+        """Makes one request."""
         return int(self._call("head_object", **_place(target))["ContentLength"])
 
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """A request a run, which tells the size, too."""
+        """Makes one request per run, which tells the size, too."""
         return in_order((partial(self._fill, target, run) for run in runs), _AT_ONCE)
 
     def reach(self, folder: str) -> None:
-        """The shortest listing, whose refusal has words, unlike that of a look at an object."""
+        """Lists one object, since a refused listing has a text, unlike a refused HEAD."""
         bucket, _, prefix = f"{folder}/".partition("/")
         self._call("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
     def names(self, folder: str) -> list[str]:
-        """A listing page by page."""
+        """Lists the folder page by page."""
         bucket, _, prefix = f"{folder}/".partition("/")
         names: list[str] = []
         for page in self._pages("list_objects_v2", bucket, prefix, Delimiter="/"):
@@ -109,7 +107,7 @@ class S3Backend(ObjectBackend):
         return names
 
     def walk(self, folder: str) -> list[BlobInfo]:
-        """A listing page by page, and one of uploads that were begun and not ended: they look like unfinished files."""
+        """Lists all objects, and unfinished uploads as unfinished files, page by page."""
         bucket, _, prefix = f"{folder}/".partition("/")
         found: list[BlobInfo] = []
         for page in self._pages("list_objects_v2", bucket, prefix):
@@ -122,13 +120,13 @@ class S3Backend(ObjectBackend):
                 for item in page.get("Uploads", ()):
                     name = _unfinished(item["Key"].removeprefix(prefix), item["UploadId"])
                     found.append(BlobInfo(name, 0, item["Initiated"].timestamp()))
-        except OSError as error:  # a permission of its own, and not everywhere
+        except OSError as error:  # needs another permission, and some stores can't do it
             if error.errno not in (errno.EACCES, errno.ENOSYS):
                 raise
         return found
 
     def delete(self, target: str) -> None:
-        """One request, which succeeds also where there is nothing; an unfinished upload is aborted."""
+        """Makes one request, which succeeds also for a missing object; aborts an unfinished upload."""
         if (mark := _begun(target)) is None:
             self._call("delete_object", **_place(target))
             return
@@ -149,19 +147,19 @@ class S3Backend(ObjectBackend):
             more = None if is_last else {own: page[theirs] for theirs, own in marks.items() if theirs in page}
 
     def _create(self, token: str, request: str, **arguments: Any) -> None:
-        """A request that makes the object; where it finds its own work, an earlier reply was lost."""
+        """Creates the object; if its own object exists, an earlier reply was lost."""
 
         def attempt() -> None:
             try:
                 self._once(request, **arguments)
-            except (FileExistsError, FileNotFoundError):  # taken, or no such upload any more
+            except (FileExistsError, FileNotFoundError):  # the name is taken, or the upload no longer exists
                 if self._writer(arguments) != token:
                     raise
 
         self._persist(attempt)
 
     def _writer(self, place: Mapping[str, Any]) -> str | None:
-        """Whose object has the name."""
+        """Returns the token of the object's writer."""
         with suppress(FileNotFoundError):
             head = self._once("head_object", Bucket=place["Bucket"], Key=place["Key"])
             return str(head["Metadata"].get(_WRITER))
@@ -169,21 +167,21 @@ class S3Backend(ObjectBackend):
 
     def _upload(self, upload: Mapping[str, Any], number: int, body: bytes) -> dict[str, Any]:
         reply = self._call("upload_part", **upload, PartNumber=number, Body=body)
-        # some stores want the checksum that the client has computed to be told again
+        # some stores require the checksum that the client computed
         sums = {key: value for key, value in reply.items() if key.startswith("Checksum") and key != "ChecksumType"}
         return {"PartNumber": number, "ETag": reply["ETag"], **sums}
 
     def _abort(self, upload: Mapping[str, Any]) -> None:
-        """Throws the parts away."""
+        """Deletes the parts."""
         try:
             with suppress(FileNotFoundError):
                 self.within(min(self.retry_s, 5.0))._call("abort_multipart_upload", **upload)
         except Exception as error:
             what = f"{upload['Bucket']}/{upload['Key']} (upload {upload['UploadId']})"
-            logger.warning("parts of %s stay in the bucket as litter (%s)", what, type(error).__name__)
+            logger.warning("can't delete the parts of %s: %s", what, type(error).__name__)
 
     def _fill(self, target: str, run: Run) -> tuple[int, Run]:
-        """Fills one run, and tells the object's size."""
+        """Fills one run, and returns the object's size."""
 
         def attempt() -> tuple[int, Run]:
             place, end = _place(target), run.begin + run.bytes
@@ -204,14 +202,14 @@ class S3Backend(ObjectBackend):
         return self._persist(attempt)
 
     def _call(self, request: str, **arguments: Any) -> dict[str, Any]:
-        """A request that may be repeated."""
+        """Makes a request that may be repeated."""
         return self._persist(partial(self._once, request, **arguments))
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        return persist(attempt, is_passing, self.retry_s)
+        return persist(attempt, is_temporary, self.retry_s)
 
     def _once(self, request: str, **arguments: Any) -> dict[str, Any]:
-        """One attempt, with the errors that a driver raises."""
+        """Makes one attempt, and raises the errors of a backend."""
         try:
             reply: dict[str, Any] = getattr(self._client, request)(**arguments)
             return reply
@@ -219,7 +217,7 @@ class S3Backend(ObjectBackend):
             if (found := translated(error)) is error:
                 raise
             raise found from error
-        except boto.ParamValidationError as error:  # a bucket that can't have that name
+        except boto.ParamValidationError as error:  # an invalid name of a bucket
             raise ValueError(" ".join(str(error).split())) from error
         except boto.NoCredentialsError as error:
             raise PermissionError(errno.EACCES, f"{error}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
@@ -231,9 +229,9 @@ def _place(target: str) -> dict[str, str]:
 
 
 def _unfinished(path: str, upload: str) -> str:
-    """The name of an unfinished upload: that of an unfinished file beside the object that was to be.
+    """Returns the name of an unfinished upload: that of an unfinished file beside its object.
 
-    Its id is marked in few letters, and of a long name the end is kept: S3 sets no bound to ids, and names have one.
+    It holds a short digest of the upload's id, which S3 does not bound, and the end of a long name.
     """
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}{TEMPORARY}{_mark(upload)}~{name[-100:]}"
@@ -244,19 +242,19 @@ def _mark(upload: str) -> str:
 
 
 def _begun(target: str) -> str | None:
-    """The mark of the upload, if the name is one of ``_unfinished``."""
+    """Returns the digest of the upload's id if the name is from ``_unfinished``, else None."""
     found = re.fullmatch(rf"{re.escape(TEMPORARY)}([0-9a-f]{{16}})~.*", target.rpartition("/")[2], re.DOTALL)
     return None if found is None else found[1]
 
 
 def open_backend(url: str, options: Mapping[str, Any], *, retry_s: float) -> tuple[S3Backend, str]:
-    """The driver, and ``bucket/prefix``. Options are those of ``nas.storage.backends.aws.make_client``.
+    """Returns the backend, and ``bucket/prefix``. Options are those of ``nas.storage.backends.aws.make_client``.
 
     Raises:
         ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     parts = urlsplit(url)
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("an S3 root is s3://bucket/prefix; credentials have their own variables or options")
+        raise ValueError("an S3 root must be s3://bucket/prefix. Give credentials in variables or options")
     client = make_client(options, n_connections=2 * SMALL_AT_ONCE)
     return S3Backend(client, options.get("s3_additional_kwargs") or {}, retry_s), f"{parts.netloc}{parts.path}"

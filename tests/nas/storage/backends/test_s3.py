@@ -50,7 +50,6 @@ def patient(s3: S3, url: str, proxy: HttpProxy) -> BlobStore:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads in parts of the least size that S3 takes."""
-    monkeypatch.setattr(module, "SINGLE", 6_000_000)
     monkeypatch.setattr(module, "PART", 5 << 20)
 
 
@@ -332,9 +331,9 @@ class TestFaults:
         assert 2 <= len(proxy.seen) < 20
 
     @pytest.mark.slow
-    def test_killed_server_publishes_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.usefixtures("small_parts")
+    def test_killed_server_publishes_nothing(self, url: str) -> None:
         """A server that is killed while parts go up makes one error, in one line, within the bound."""
-        monkeypatch.setattr(module, "SINGLE", 6_000_000)
         with s3_server() as server:
             files = server.root(url, retry_s=0.5)
 

@@ -16,20 +16,6 @@ FOLDERS = ("nas", "flows", "benchmarks", "examples")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-EXCLUDED = (
-    "nas/storage/backends/aws.py",  # the S3 and sftp drivers
-    "nas/storage/backends/chunks.py",
-    "nas/storage/backends/object_backend.py",
-    "nas/storage/backends/object_store.py",
-    "nas/storage/backends/retry.py",
-    "nas/storage/backends/s3.py",
-    "nas/storage/backends/secrets.py",
-    "nas/storage/backends/sftp.py",
-    "nas/storage/backends/sftp_files.py",
-    "nas/storage/backends/ssh.py",
-)
-"""Code that is going to be replaced; its prose is not polished before."""
-
 COMMANDS = ("final", "gc", "nni", "report", "search", "verify")
 MAX_FIRST_LINE_WORDS = 16
 MAX_SENTENCE_WORDS = 22
@@ -50,11 +36,6 @@ BRITISH = re.compile(
     r"|\b(?:behaviour|neighbour|colour|honour|favour|centre|labell(?=ed|ing)|modell(?=ed|ing)|analys(?=e\b|ed|ing))\w*",
     re.IGNORECASE,
 )
-
-
-def is_excluded(path: Path) -> bool:
-    """Returns whether the prose of a file is not checked yet."""
-    return path.relative_to(ROOT).as_posix().startswith(EXCLUDED)
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -163,15 +144,10 @@ def findings_of_test(path: Path) -> Iterator[str]:
         yield from (f"{line}: {word[0]!r} is not American spelling" for word in BRITISH.finditer(text))
 
 
-def test_excluded_files_exist() -> None:
-    """Each entry of the exclude list still names a file or a folder."""
-    assert [entry for entry in EXCLUDED if not (ROOT / entry).exists()] == []
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_sources(folder: str) -> None:
     """Docstrings, comments and messages of sources keep the rules."""
-    paths = [path for path in SOURCES if path.is_relative_to(ROOT / folder) and not is_excluded(path)]
+    paths = [path for path in SOURCES if path.is_relative_to(ROOT / folder)]
     found = [f"{path.relative_to(ROOT)}:{finding}" for path in paths for finding in findings_of_source(path)]
 
     assert found == []

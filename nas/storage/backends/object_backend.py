@@ -1,4 +1,4 @@
-"""What Heirloom needs of a store of whole objects, in few operations; one module a kind implements it."""
+"""Operations that Heirloom needs of a store of whole objects."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Self
 
 from nas.core.errors import CorruptError
 from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.backends.chunks import Hashed, Run
 from nas.storage.backends.retry import in_order
 from nas.storage.blobs import BlobInfo
-
-AnyDriver = TypeVar("AnyDriver", bound="ObjectBackend")
 
 _MODULES = {
     "s3": "nas.storage.backends.s3",
@@ -26,14 +24,14 @@ _MODULES = {
 }
 
 SMALL_AT_ONCE = 32
-"""How many small objects are on their way at once."""
+"""Requests for small objects to run at once."""
 
 
 class ObjectBackend(ABC):
-    """A store of objects under full names, each of which appears whole or not at all.
+    """A store of objects under full names; an object appears whole or not at all.
 
-    What can be repeated without harm is, for ``retry_s``, after errors that may pass (a lost connection, a server
-    that is busy). Errors are Python's own where there is one: FileNotFoundError, FileExistsError, PermissionError.
+    Requests that can be repeated safely are repeated for ``retry_s`` after temporary errors: a lost connection, a busy
+    server. Errors are builtin ones if there is one: FileNotFoundError, FileExistsError, PermissionError.
     """
 
     retry_s: float
@@ -42,24 +40,24 @@ class ObjectBackend(ABC):
 
     @abstractmethod
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """Stores an object under a name, where that is exclusive only if it is free; its errors leave nothing there.
+        """Stores an object; an error leaves nothing under the name.
 
         Raises:
-            FileExistsError: exclusive, and the name is taken by another's object.
+            FileExistsError: ``exclusive``, and the name has the object of another writer.
             FileNotFoundError: there is no such bucket.
         """
 
     @abstractmethod
     def get(self, target: str) -> bytes:
-        """An object whose size is not known, and small.
+        """Returns a small object of unknown size.
 
         Raises:
-            FileNotFoundError: there is none.
-            CorruptError: it is larger than any record; before memory is taken for it, where the store tells in time.
+            FileNotFoundError: it is missing.
+            CorruptError: it is larger than any record. If the store tells its size first, no memory is taken for it.
         """
 
     def get_all(self, targets: Sequence[str]) -> list[bytes | None]:
-        """Many small objects, several at once; None for one that is not there.
+        """Returns many small objects, several at once; None for a missing one.
 
         Raises:
             CorruptError: as for ``get``.
@@ -74,68 +72,68 @@ class ObjectBackend(ABC):
 
     @abstractmethod
     def size(self, target: str) -> int:
-        """The size of an object.
+        """Returns the size of an object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it is missing.
         """
 
     @abstractmethod
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """Fills each run's memory, the next ones while one is looked at; gives them in order, with the object's size.
+        """Fills runs, several at once, and yields them in order with the object's size.
 
-        What of a run lies beyond the object's end is not filled.
+        Memory beyond the end of the object is left as it is.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: the object is missing.
         """
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """The last parts of the names below a folder, as of now, and of the folders there.
+        """Returns the present names of the objects and folders in a folder.
 
         Raises:
-            FileNotFoundError: there is no such folder, where folders exist by themselves.
+            FileNotFoundError: the folder is missing, in a store that has folders.
         """
 
     @abstractmethod
     def walk(self, folder: str) -> list[BlobInfo]:
-        """All objects below a folder as of now, and what crashed writers have left; paths begin after the folder.
+        """Returns all present objects and unfinished uploads below a folder; paths are relative to it.
 
         Raises:
-            FileNotFoundError: there is no such folder, where folders exist by themselves.
+            FileNotFoundError: the folder is missing, in a store that has folders.
         """
 
     @abstractmethod
     def delete(self, target: str) -> None:
-        """Removes an object, or what a crashed writer has left, by the name that ``walk`` gives.
+        """Removes an object, or an unfinished upload by its name from ``walk``.
 
         Raises:
-            FileNotFoundError: there is none, where the store tells.
+            FileNotFoundError: it is missing, and the store says so.
         """
 
     def reach(self, folder: str) -> None:
-        """Asks the store for anything, to learn whether it answers; the folder need not be there.
+        """Makes any request, to learn whether the store answers; the folder may be missing.
 
         Raises:
-            FileNotFoundError: there is no such bucket, where the store tells.
+            FileNotFoundError: there is no such bucket, and the store says so.
         """
         with suppress(FileNotFoundError):
             self.size(folder)
 
     def prune(self, folder: str) -> bool:
-        """Removes a folder that is empty, and says whether it did; for stores that have folders."""
+        """Removes an empty folder, in a store that has folders; returns whether it did."""
         return False
 
-    def within(self: AnyDriver, retry_s: float) -> AnyDriver:
-        """The same store, with another patience."""
+    def within(self, retry_s: float) -> Self:
+        """Returns the same store with another ``retry_s``."""
         other = copy.copy(self)
         other.retry_s = retry_s
         return other
 
 
 def check_small(target: str, size: int) -> None:
-    """Refuses to take memory for what is no record.
+    """Checks that an object can be a record, before memory is taken for it.
 
     Raises:
         CorruptError: it is larger than any record.
@@ -145,11 +143,11 @@ def check_small(target: str, size: int) -> None:
 
 
 def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[ObjectBackend, str]:
-    """The driver for a URL, and the full name of the URL's folder in it; nothing is asked of the store yet.
+    """Returns the backend of a URL, and the folder's full name, without a request.
 
     Raises:
         ImportError: a package that the protocol needs is missing.
-        TypeError, ValueError: the URL or the options can't be.
+        TypeError, ValueError: the URL or the options are invalid.
     """
     module = importlib.import_module(_MODULES.get(url.partition("://")[0], "nas.storage.backends.fsspec_url"))
     opened: tuple[ObjectBackend, str] = module.open_backend(url, options, retry_s=retry_s)

@@ -1,7 +1,7 @@
-"""A root in S3, over sftp, or in whatever else fsspec reaches (``gs://``, ``memory://``): whole objects.
+"""Blob store of whole objects: S3, sftp, or another storage of fsspec (``gs://``, ``memory://``).
 
-An object store shows an object when all of it has arrived, and so does our sftp; other file systems show it while it
-grows, which a reader with a reference notices by the digest.
+An object store and our sftp backend show an object when it is whole. Other file systems show it while it grows; readers
+with a reference notice that by the digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, final
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StorageError
 from nas.core.redaction import without_passwords
 from nas.core.reference import TEMPORARY, Reference, checked_path
-from nas.storage.backends.chunks import BLOCK, Hashed, Run, runs_for, runs_of
+from nas.storage.backends.chunks import Hashed, Run, runs_for, runs_of
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, open_backend
 from nas.storage.backends.retry import in_order
 from nas.storage.backends.secrets import Secrets
@@ -27,19 +27,19 @@ from nas.storage.blobs import BlobInfo, BlobStore
 from nas.storage.verified import Buffer, ByteRange, WrongContentsError, WrongSizeError, check_range, digest_of
 
 _PACKAGES = {"smbclient": "smbprotocol"}
-"""The package that brings a module, where their names differ."""
+"""Packages whose modules have other names."""
 _CHECK_S = 5.0
-"""How long a root is tried again, at the start of a command, that can't be reached ..."""
+"""Seconds to retry at the start of a command, if the store can't be reached."""
 _SILENT_S = 10.0
-"""... and how long one is waited for that says nothing at all."""
+"""Seconds to wait for a server that accepts a connection and does not answer."""
 
 
 @final
 class ObjectBlobStore(BlobStore):
-    """The objects under one URL; what each method promises stands at ``BlobStore``.
+    """The objects under one URL, with the guarantees of ``BlobStore``.
 
-    A name is exclusive where the store sees to it (S3, sftp and ``memory://`` do). Others are asked before a put: two
-    writers within the same moment can both win.
+    S3, sftp, ``gs://``, ``az://`` and ``memory://`` keep a name exclusive. Another store is asked before a put: two
+    writers at the same moment can both win.
     """
 
     batch_bytes = 32 << 20
@@ -49,26 +49,26 @@ class ObjectBlobStore(BlobStore):
         self.retry_s = retry_s
         self._opening = (url, dict(options))
         self._secrets = Secrets(url, options)
-        self._driver, root = self._open()
+        self._backend, root = self._open()
         self._root = root.rstrip("/")
-        self.in_process = self._driver.in_process
+        self.in_process = self._backend.in_process
 
     def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
-        """One put of the whole object, which the store shows when the last chunk has arrived."""
+        """Puts the whole object, which the store shows when the last chunk has arrived."""
         hashed = Hashed(chunks)
         with self._calling("publish", path, hashed):
-            self._driver.put(self._target(path), hashed, exclusive=exclusive)
+            self._backend.put(self._target(path), hashed, exclusive=exclusive)
         return Reference(path, hashed.bytes, hashed.digest)
 
     @contextmanager
     def open(self, reference: Reference) -> Iterator[Iterator[memoryview]]:
         """Asks for the size, then gets the object block by block."""
         self._expect_size(reference, self.size(reference.path))
-        with closing(self._fill(reference, runs_of(reference.bytes, BLOCK))) as runs:
+        with closing(self._fill(reference, runs_of(reference.bytes))) as runs:
             yield (run.views[0] for run in runs)
 
     def fill(self, reference: Reference, ranges: Sequence[ByteRange], *, bypass_cache: bool) -> None:
-        """Gets ranges, near ones in one request, straight into their memory."""
+        """Gets ranges into their memory, near ones in one request."""
         waiting = deque(ranges)
         runs = runs_for([part for part in ranges if part.memory.nbytes])
         with closing(self._fill(reference, runs)) as filled:
@@ -79,58 +79,58 @@ class ObjectBlobStore(BlobStore):
             check_range(reference, part, digest_of(part.memory))
 
     def size(self, path: str) -> int:
-        """Asks for the object's size."""
+        """Returns the size of the object."""
         with self._calling("read", path):
-            return self._driver.size(self._target(path))
+            return self._backend.size(self._target(path))
 
     def read_records(self, paths: Sequence[str], *, just_listed: bool = False) -> list[bytes | None]:
-        """Gets many objects at once, and does not ask first whether they are there."""
+        """Gets many objects at once, without asking first if they exist."""
         where = paths[0] if len(paths) == 1 else "".join(paths[:1]).rpartition("/")[0]
         with self._calling("read", where):
-            return self._driver.get_all([f"{self._root}/{path}" for path in paths])
+            return self._backend.get_all([f"{self._root}/{path}" for path in paths])
 
     def names(self, folder: str = "") -> list[str]:
-        """A listing that no cache answers."""
+        """Lists a folder, without a cache."""
         found: list[str] = []
         with suppress(FileNotFoundError), self._calling("list", folder):
-            found = self._driver.names(self._folder(folder))
+            found = self._backend.names(self._folder(folder))
         return sorted(name for name in set(found) if name and not name.startswith(TEMPORARY))
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """One put of the whole object."""
+        """Puts the whole object."""
         source = Hashed([data])
         with self._calling("replace", path, source):
-            self._driver.put(self._target(path), source, exclusive=False)
+            self._backend.put(self._target(path), source, exclusive=False)
 
     def delete_all(self, paths: Iterable[str]) -> None:
-        """Removes the objects, several at once; then checkpoints' folders that are empty, where there are folders."""
+        """Removes objects, several at once, then empty folders of checkpoints."""
         folders: set[str] = set()
         for path in in_order((partial(self._remove, path) for path in paths), SMALL_AT_ONCE):
             folders.add(path.rpartition("/")[0])
         for folder in sorted(folders):
             with self._calling("delete", folder):
-                while "/" in folder and self._driver.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/
+                while "/" in folder and self._backend.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/
                     folder = folder.rpartition("/")[0]
 
     def _remove(self, path: str) -> str:
         with suppress(FileNotFoundError), self._calling("delete", path):
-            self._driver.delete(f"{self._root}/{checked_path(path, unfinished=True)}")
+            self._backend.delete(f"{self._root}/{checked_path(path, unfinished=True)}")
         return path
 
     def walk(self) -> list[BlobInfo]:
-        """A listing of everything that no cache answers."""
+        """Lists everything, without a cache."""
         found: list[BlobInfo] = []
         with suppress(FileNotFoundError), self._calling("list", ""):
-            found = self._driver.walk(self._root)
+            found = self._backend.walk(self._root)
         return sorted(found, key=lambda stored: stored.path)
 
     def check_reachable(self) -> None:
-        """Asks the store for anything, in a thread that is left alone where it hangs."""
-        driver, answer = self._driver.within(min(_CHECK_S, self.retry_s)), Future[None]()
+        """Makes a request in a thread, which is abandoned if it hangs."""
+        backend, answer = self._backend.within(min(_CHECK_S, self.retry_s)), Future[None]()
 
         def ask() -> None:
             try:
-                driver.reach(self._root)
+                backend.reach(self._root)
             except Exception as error:
                 answer.set_exception(error)
             else:
@@ -144,8 +144,8 @@ class ObjectBlobStore(BlobStore):
             raise self._unusable(self._secrets.masked(error), cause) from cause
 
     def check_writable(self) -> None:
-        """Publishes a small object, proves that no second writer gets its name, replaces it, and deletes it."""
-        quick = self._with(_driver=self._driver.within(min(_CHECK_S, self.retry_s)))
+        """Publishes a small object, checks that a second writer is refused, replaces it and deletes it."""
+        quick = self._with(_backend=self._backend.within(min(_CHECK_S, self.retry_s)))
         path = f"check-{secrets.token_hex(8)}"
         try:
             quick.publish(path, [b"heirloom"], exclusive=True)
@@ -165,30 +165,30 @@ class ObjectBlobStore(BlobStore):
             )
 
     def subfolder(self, folder: str) -> ObjectBlobStore:
-        """The objects under a folder of this root."""
+        """Returns the objects under a folder of this root."""
         return self._with(_root=self._target(folder), url=f"{self.url.removesuffix('/')}/{folder}")
 
     def parent(self) -> ObjectBlobStore:
-        """The objects under the folder above."""
+        """Returns the objects under the folder above."""
         above, _, own = self._root.rpartition("/")
         return self._with(_root=above, url=self.url.rstrip("/").removesuffix(own))
 
     def _unusable(self, why: object, cause: BaseException | None) -> ConfigurationError | StorageError:
-        """The line on a root that does not do, by what the driver said."""
+        """Returns the error for a root that can't be used, by the backend's error."""
         other = isinstance(cause, PermissionError | FileNotFoundError | ValueError)
         refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
         kind = ConfigurationError if other or refuses else StorageError
         return kind(f"storage root {self.url} can't be used: {why}")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_driver"}
+        return {key: value for key, value in self.__dict__.items() if key != "_backend"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._driver, _ = self._open()
+        self._backend, _ = self._open()
 
     def _with(self, **changes: object) -> ObjectBlobStore:
-        """The same, with other attributes; the driver, and its connection, are shared."""
+        """Returns a copy with other attributes, which shares the backend and its connection."""
         other = object.__new__(ObjectBlobStore)
         other.__dict__.update(self.__dict__ | changes)
         return other
@@ -221,16 +221,16 @@ class ObjectBlobStore(BlobStore):
         return self._target(folder) if folder else self._root
 
     def _fill(self, reference: Reference, runs: Iterable[Run]) -> Generator[Run, None, None]:
-        """The runs, filled, if the object's size is the promised one."""
+        """Yields the filled runs, if the object has the expected size."""
         target, is_known = self._target(reference.path), False
         with self._calling("read", reference.path):
-            with closing(self._driver.fill(target, runs)) as filled:
+            with closing(self._backend.fill(target, runs)) as filled:
                 for size, run in filled:
                     self._expect_size(reference, size)
                     is_known = True
                     yield run
             if not is_known:
-                self._expect_size(reference, self._driver.size(target))
+                self._expect_size(reference, self._backend.size(target))
 
     def _expect_size(self, reference: Reference, size: int) -> None:
         if size != reference.bytes:
@@ -238,7 +238,7 @@ class ObjectBlobStore(BlobStore):
 
     @contextmanager
     def _calling(self, doing: str, path: str, source: Hashed | None = None) -> Iterator[None]:
-        """Errors in one line, without credentials; those of the source that is published pass as they are."""
+        """Translates errors into one line without credentials; those that the published chunks raise pass unchanged."""
         try:
             yield
         except (HeirloomError, WrongContentsError):

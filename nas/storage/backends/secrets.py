@@ -1,4 +1,4 @@
-"""What a root was opened with and nobody may see: no message, and no traceback below one, shows it."""
+"""Credentials of a root, which no message and no traceback may show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nas.core.redaction import passwords_of
 _HARMLESS = frozenset(
     {"endpoint_url", "region_name", "profile", "host", "username", "known_hosts", "client_keys", "config"}
 )
-"""Options that help to understand a message; a password in a URL among them is masked all the same."""
+"""Options that help to understand a message; a password in a URL among them is masked."""
 _VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _KINDS = (PermissionError, FileExistsError, FileNotFoundError, TimeoutError, ConnectionError, OSError, ValueError)
 
@@ -27,11 +27,11 @@ class Secrets:
         self._found = sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)
 
     def masked(self, error: BaseException) -> str:
-        """The error on one line, with ``***`` for each secret."""
+        """Returns the error on one line, with ``***`` for each secret."""
         return self._masked(" ".join(f"{type(error).__name__}: {error}".split()))
 
     def cause(self, error: Exception) -> Exception:
-        """The error itself, or one of its builtin kind where it, or one that led to it, tells a secret."""
+        """Returns the error, or a builtin one if the error or a cause shows a secret."""
         if not any(self._masked(text) != text for text in _chain(error)):
             return error
         kind: type[Exception] = next((kind for kind in _KINDS if isinstance(error, kind)), RuntimeError)
@@ -45,7 +45,7 @@ class Secrets:
 
 
 def _chain(error: BaseException | None) -> Iterator[str]:
-    """What a traceback says of the error and of those that led to it."""
+    """Yields what a traceback shows of the error and of its causes."""
     while error is not None:
         yield f"{error} {error!r} {getattr(error, '__notes__', '')}"
         yield from _chain(error.__context__) if error.__context__ is not error.__cause__ else ()
@@ -53,7 +53,7 @@ def _chain(error: BaseException | None) -> Iterator[str]:
 
 
 def _texts(value: object, *, but: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Every text in nested options, but for those under some names."""
+    """Yields every text in nested options, except those of some names."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key not in but:

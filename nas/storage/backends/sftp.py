@@ -1,7 +1,7 @@
-"""Objects on a server that speaks sftp: asyncssh's connection, many requests under way, names given to whole files.
+"""Objects on an sftp server, over one connection of asyncssh with many requests at once.
 
-A file goes to a temporary name beside its own, is synced where the server can do that (``fsync@openssh.com``), and is
-renamed: sftp's own rename refuses a name that is taken, OpenSSH's other one replaces it.
+A file is written under a temporary name beside its own, fsynced if the server can do that (``fsync@openssh.com``), and
+renamed. The rename of sftp refuses a name that is taken; OpenSSH's ``posix-rename`` replaces it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from nas.core.reference import TEMPORARY
 from nas.storage.backends.chunks import Hashed, Run, pieces
 from nas.storage.backends.object_backend import ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
-from nas.storage.backends.sftp_files import PIECE, Upload, holds, read, reader
+from nas.storage.backends.sftp_files import PIECE, Upload, holds, read
 from nas.storage.backends.ssh import GONE, Connection, is_lost, translate, wait_for
 from nas.storage.blobs import BlobInfo
 
 _AT_ONCE = 4
 _TAKEN = (asyncssh.SFTPFailure, asyncssh.SFTPFileAlreadyExists)
-"""How servers refuse a name; "failure" is also what they call everything else."""
+"""Refusals of a name; servers call most other errors "failure", too."""
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 @final
 class SftpBackend(ObjectBackend):
-    """Whole files by sftp's own requests; a full name is a path on the server."""
+    """Whole files on an sftp server; a full name is a path on it."""
 
     def __init__(self, connection: Connection, retry_s: float) -> None:
         self._connection = connection
         self.retry_s = retry_s
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """Piece by piece to a temporary name, which is renamed when all of it is there."""
+        """Writes a temporary file piece by piece, and renames it."""
         temporary = f"{target.rpartition('/')[0]}/{TEMPORARY}{secrets.token_hex(8)}"
         upload = Upload(self.persistently, temporary)
         try:
@@ -61,10 +61,10 @@ class SftpBackend(ObjectBackend):
             raise
 
     def get(self, target: str) -> bytes:
-        """Open, read, close."""
+        """Opens, reads and closes the file."""
 
         async def whole(client: SFTPClient) -> bytes:
-            async with reader(client, target) as file:
+            async with client.open(target, "rb") as file:
                 size = (await file.stat()).size or 0
                 check_small(target, size)
                 data = bytearray(size)
@@ -74,15 +74,15 @@ class SftpBackend(ObjectBackend):
         return self._reading(whole)
 
     def size(self, target: str) -> int:
-        """The server's own word."""
+        """Returns the size that the server reports."""
         return self._reading(lambda client: client.stat(target)).size or 0
 
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """Several runs at once, each in many requests."""
+        """Fills several runs at once, each by many requests."""
 
         def one(run: Run) -> tuple[int, Run]:
             async def filled(client: SFTPClient) -> int:
-                async with reader(client, target) as file:
+                async with client.open(target, "rb") as file:
                     found, _ = await asyncio.gather(file.stat(), read(file, run))
                 return found.size or 0
 
@@ -91,19 +91,16 @@ class SftpBackend(ObjectBackend):
         return in_order((partial(one, run) for run in runs), _AT_ONCE)
 
     def names(self, folder: str) -> list[str]:
-        """The server's listing."""
-
-        async def listed(client: SFTPClient) -> list[str]:
-            return [str(entry.filename) async for entry in client.scandir(folder)]
-
-        return [name for name in self._reading(listed) if name not in (".", "..")]
+        """Returns the server's listing."""
+        names = self._reading(lambda client: client.listdir(folder))
+        return [name for name in names if name not in (".", "..")]
 
     def walk(self, folder: str) -> list[BlobInfo]:
-        """The server's listings, folder by folder."""
+        """Returns the server's listings, folder by folder."""
 
         async def below(client: SFTPClient, path: str) -> list[BlobInfo]:
             found: list[BlobInfo] = []
-            with suppress(*GONE):  # meanwhile
+            with suppress(*GONE):  # deleted meanwhile
                 async for entry in client.scandir(f"{folder}/{path}".rstrip("/")):
                     name, kind = path + str(entry.filename), entry.attrs.type
                     if kind == asyncssh.FILEXFER_TYPE_DIRECTORY and entry.filename not in (".", ".."):
@@ -119,7 +116,7 @@ class SftpBackend(ObjectBackend):
         self.persistently(lambda client: client.remove(target))
 
     def prune(self, folder: str) -> bool:
-        """Asks the server, which refuses where there is something in it."""
+        """Asks the server, which refuses to remove a folder with entries."""
 
         async def remove(client: SFTPClient) -> bool:
             try:
@@ -131,7 +128,7 @@ class SftpBackend(ObjectBackend):
         return self.persistently(remove)
 
     def _rename(self, temporary: str, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """Gives the file its name; where the reply to a rename was lost, success is what it did."""
+        """Gives the file its name; after a lost reply, checks whether the rename was done."""
         n_attempts = 0
 
         async def rename(client: SFTPClient) -> None:
@@ -149,19 +146,19 @@ class SftpBackend(ObjectBackend):
         self.persistently(rename)
 
     def _discard(self, temporary: str) -> None:
-        """Removes what came of an upload that failed."""
+        """Removes the temporary file of a failed upload."""
         try:
             with suppress(FileNotFoundError):
                 self.within(min(self.retry_s, 5.0)).delete(temporary)
         except Exception as error:
-            logger.warning("%s stays on the server as litter (%s)", temporary, type(error).__name__)
+            logger.warning("can't remove %s: %s", temporary, type(error).__name__)
 
     def _reading(self, use: Callable[[SFTPClient], Awaitable[T]]) -> T:
-        """As ``persistently``; a "failure" may pass, too: it may be a stale handle of the server's own file system."""
+        """Makes a call that reads; a "failure" is temporary, since it may be a stale handle."""
         return self.persistently(use, asyncssh.SFTPFailure)
 
-    def persistently(self, use: Callable[[SFTPClient], Awaitable[T]], *passing: type[Exception]) -> T:
-        """What the use of a client gives, on another connection where one is lost, with the errors of a driver."""
+    def persistently(self, use: Callable[[SFTPClient], Awaitable[T]], *temporary: type[Exception]) -> T:
+        """Makes a call with a client, again after a lost connection; raises errors of backends."""
 
         async def attempt() -> T:
             client = await self._connection.client()
@@ -172,19 +169,19 @@ class SftpBackend(ObjectBackend):
                     self._connection.drop(client)
                 raise
 
-        def may_pass(error: Exception) -> bool:
-            return is_lost(error) or isinstance(error, passing)
+        def is_temporary(error: Exception) -> bool:
+            return is_lost(error) or isinstance(error, temporary)
 
         try:
-            return persist(lambda: wait_for(attempt()), may_pass, self.retry_s)
+            return persist(lambda: wait_for(attempt()), is_temporary, self.retry_s)
         except Exception as error:
             translate(error)
 
 
 def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[SftpBackend, str]:
-    """The driver, and the URL's path on the server. Options are those of ``asyncssh.connect``.
+    """Returns the backend, and the URL's path on the server. Options are those of ``asyncssh.connect``.
 
-    A host's key must be known (``~/.ssh/known_hosts``), but for this machine's own.
+    The key of a host must be known (``~/.ssh/known_hosts``), except for this machine.
 
     Raises:
         ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
@@ -197,13 +194,13 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
     port = int(settings.pop("port", 22))
     path = parts.path.removeprefix("/~/") or "/"
     if not host or parts.query or parts.fragment:
-        raise ValueError("an sftp root is sftp://user@host:port/path")
+        raise ValueError("an sftp root must be sftp://user@host:port/path")
     if _is_here(host):
         settings.setdefault("known_hosts", None)
     settings.setdefault("keepalive_interval", 10)
-    settings.setdefault("keepalive_count_max", 1)  # 20 s of silence: well below the patience
+    settings.setdefault("keepalive_count_max", 1)  # lost after 20 s without an answer, well below retry_s
     settings.setdefault("connect_timeout", 15)
-    settings.setdefault("encryption_algs", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com")  # half as fast again
+    settings.setdefault("encryption_algs", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com")  # 1.5 times as fast
     return SftpBackend(Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings)), retry_s), path
 
 

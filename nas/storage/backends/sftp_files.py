@@ -1,10 +1,10 @@
-"""Files on an sftp server, as they are written and read: many requests under way at once."""
+"""Files on an sftp server, written and read by many requests at once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncssh
@@ -16,31 +16,31 @@ from nas.storage.backends.chunks import Hashed, Run
 from nas.storage.backends.ssh import GONE
 
 PIECE = 4 << 20
-"""Bytes that are sent at once; several are on their way and in memory."""
+"""Bytes to send at once; several pieces are sent, and in memory, at a time."""
 _REQUESTS = 32
-"""Of one run, under way at once: 8 MB with OpenSSH's 256 kB each."""
+"""Requests of one run at a time: 8 MB with the 256 kB of OpenSSH's."""
 
 T = TypeVar("T")
 
 
 class Upload:
-    """A file that grows under a temporary name, on one connection or, where that is lost, on several.
+    """A file that grows under a temporary name, over one connection or, after a loss, several.
 
     Args:
-        persistently: Calls something with a client, again where its connection is lost.
-        temporary: The name.
+        persistently: Makes a call with a client, again after its connection is lost.
+        temporary: The temporary name.
     """
 
     def __init__(self, persistently: Callable[[Callable[[SFTPClient], Awaitable[None]]], None], temporary: str) -> None:
         self._persistently = persistently
         self._temporary = temporary
         self._lock = asyncio.Lock()
-        self._opened: list[tuple[SFTPClient, Any]] = []
+        self._files: dict[SFTPClient, Any] = {}
 
     @property
     def has_begun(self) -> bool:
         """Whether there may be such a file."""
-        return bool(self._opened)
+        return bool(self._files)
 
     def write(self, piece: bytes, offset: int) -> None:
         """Sends a piece, and waits until the server has it."""
@@ -56,7 +56,7 @@ class Upload:
         """Makes the file durable, and closes it.
 
         Raises:
-            StorageError: the server has lost a part of what it had taken, when it went away meanwhile.
+            StorageError: a connection was lost, and the server with it lost a part of what it had confirmed.
         """
 
         async def use(client: SFTPClient) -> None:
@@ -64,17 +64,17 @@ class Upload:
             with suppress(asyncssh.SFTPOpUnsupported):
                 await file.fsync()
             await file.close()
-            if len(self._opened) > 1 and not await holds(client, self._temporary, chunks):
+            if len(self._files) > 1 and not await holds(client, self._temporary, chunks):
                 raise StorageError(f"the server lost a part of {self._temporary} when its connection was lost")
 
         self._persistently(use)
 
     async def _file(self, client: SFTPClient) -> Any:
-        """The file as this client has it open."""
+        """Returns the file that this client has open."""
         async with self._lock:
-            if not self._opened or self._opened[-1][0] is not client:
-                self._opened.append((client, await self._open(client)))
-            return self._opened[-1][1]
+            if client not in self._files:
+                self._files[client] = await self._open(client)
+            return self._files[client]
 
     async def _open(self, client: SFTPClient) -> Any:
         flags = asyncssh.FXF_WRITE | asyncssh.FXF_CREAT
@@ -86,10 +86,10 @@ class Upload:
 
 
 async def holds(client: SFTPClient, path: str, chunks: Hashed) -> bool:
-    """Whether a file holds what was sent."""
+    """Returns whether a file has the contents that were sent."""
     hasher, block = blake3(), memoryview(bytearray(PIECE))
     try:
-        async with reader(client, path) as file:
+        async with client.open(path, "rb") as file:
             if (size := (await file.stat()).size) != chunks.bytes:
                 return False
             for begin in range(0, size, PIECE):
@@ -100,13 +100,8 @@ async def holds(client: SFTPClient, path: str, chunks: Hashed) -> bool:
     return f"blake3:{hasher.hexdigest()}" == chunks.digest
 
 
-def reader(client: SFTPClient, path: str) -> AbstractAsyncContextManager[Any]:
-    """A file that is open as long as it is read."""
-    return client.open(path, asyncssh.FXF_READ, encoding=None)
-
-
 async def read(file: Any, run: Run) -> int:
-    """Fills a run from an open file, as far as that goes, by many requests at once; how many bytes came."""
+    """Fills a run from an open file by many requests; returns the number of bytes."""
     gate = asyncio.Semaphore(_REQUESTS)
 
     async def block(offset: int) -> int:
@@ -119,10 +114,10 @@ async def read(file: Any, run: Run) -> int:
 
 
 async def _together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What requests of one block each give; where one fails, when all have ended.
+    """Returns the results of requests; if one fails, raises its error after all have ended.
 
-    asyncssh can do the same with a large block, but where the connection is lost, or the call is cancelled, it leaves
-    errors behind that asyncio then prints.
+    asyncssh can split a large block itself. But after a lost connection or a cancellation it leaves errors that asyncio
+    prints.
     """
     ended = await asyncio.shield(asyncio.gather(*calls, return_exceptions=True))
     for error in ended:

@@ -1,4 +1,4 @@
-"""A connection to a server that speaks sftp, made anew where it is lost; and what its errors mean."""
+"""A connection to an sftp server, made again after a loss, and its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FINAL = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable, asyncssh.Key
 
 
 def wait_for(call: Coroutine[Any, Any, T]) -> T:
-    """What a call gives that is made on fsspec's event loop; where the waiting is interrupted, it ends, too."""
+    """Returns the result of a call on fsspec's event loop; an interrupt cancels the call."""
     future = asyncio.run_coroutine_threadsafe(call, get_loop())
     try:
         return future.result()
@@ -32,12 +32,12 @@ def wait_for(call: Coroutine[Any, Any, T]) -> T:
 
 
 class Connection:
-    """One connection for all threads of a process, made when it is needed and again when it is lost.
+    """One connection for all threads of a process, made again after a loss.
 
     Args:
-        host: The server's.
-        port: Its, too.
-        options: What asyncssh connects with.
+        host: The server's name or address.
+        port: The server's port.
+        options: Options of asyncssh's connect().
     """
 
     def __init__(self, host: str, port: int, options: asyncssh.SSHClientConnectionOptions) -> None:
@@ -49,7 +49,7 @@ class Connection:
         self._ssh: asyncssh.SSHClientConnection | None = None
 
     async def client(self) -> SFTPClient:
-        """The client of a connection that was there a moment ago."""
+        """Returns the client of the open connection, or of a new one."""
         if (loop := asyncio.get_running_loop()) is not self._loop:  # the first one, or after a fork
             self._loop, self._lock, self._ssh = loop, asyncio.Lock(), None
         async with self._lock:
@@ -60,7 +60,7 @@ class Connection:
             return self._client
 
     def drop(self, client: SFTPClient) -> None:
-        """Makes the next call connect anew, if this client is still the one."""
+        """Closes the connection of this client, so that the next call makes a new one."""
         if client is self._client and self._ssh is not None:
             self._ssh.abort()
             self._ssh = None
@@ -72,15 +72,15 @@ def _end(loop: asyncio.AbstractEventLoop, ssh: asyncssh.SSHClientConnection) -> 
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether the connection is gone, or could not be made for now."""
+    """Returns whether the connection is lost, or could not be made for now."""
     if isinstance(error, asyncssh.DisconnectError):
         return not isinstance(error, _FINAL)
-    told = (FileNotFoundError, FileExistsError, PermissionError, HeirloomError)
-    return isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, told))
+    answers = (FileNotFoundError, FileExistsError, PermissionError, HeirloomError)
+    return isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, answers))
 
 
 def translate(error: Exception) -> NoReturn:
-    """Raises the error that a driver raises."""
+    """Raises the error that a backend raises."""
     if isinstance(error, GONE):
         raise FileNotFoundError(errno.ENOENT, str(error)) from error
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
@@ -93,5 +93,5 @@ def translate(error: Exception) -> NoReturn:
     if isinstance(error, asyncssh.SFTPOpUnsupported):
         raise OSError(errno.ENOTSUP, f"the server can't do that: {error}") from error
     if isinstance(error, asyncssh.SFTPFailure):
-        raise OSError(errno.EIO, f"{error} (sftp has no word for more: a full disk, a quota, a broken disk)") from error
+        raise OSError(errno.EIO, f"{error} (sftp says the same of a full disk, a quota, a broken disk)") from error
     raise error

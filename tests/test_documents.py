@@ -39,8 +39,10 @@ def prose(page: Path) -> str:
 
 
 def n_words(page: Path) -> int:
-    """Returns the number of words outside code blocks; figures, marks of tables and targets of links are none."""
-    text = re.sub(r"\]\([^)]*\)", "]", prose(page))
+    """Returns the number of words outside code blocks and generated tables; figures, marks and targets are none."""
+    generated = r"<!-- options: .*?<!-- end -->"
+    text = re.sub(rf"{generated}|^```.*?^```$|<!--.*?-->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
     return sum(re.search("[A-Za-z]", word) is not None for word in text.split())
 
 

@@ -13,7 +13,7 @@ from flows.cli.output import complain
 from flows.cli.program import command
 
 if TYPE_CHECKING:
-    from flows.cli.settings import Machine
+    from flows.cli.settings.machine import Machine
     from flows.engine.runner import Engine
     from nas.search.definition import Search
 
@@ -28,7 +28,8 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains the missing finalists, tests them and exports a better winner."""
-    from flows.cli.settings import check_deterministic, reach_root, read_machine, read_retention
+    from flows.cli.settings.machine import check_deterministic, read_machine
+    from flows.cli.settings.root import reach_root, read_retention
     from flows.views.searches import find_search
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError

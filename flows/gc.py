@@ -13,6 +13,7 @@ from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show, show_line, tell
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
+from nas.core.validation import check_bool, check_int
 
 if TYPE_CHECKING:
     from flows.views.snapshot import Header
@@ -155,9 +156,7 @@ class Collection:
 
 def gc(invocation: Invocation) -> int:
     """Collects garbage; with ``dry_run``, or while the search runs, only prints what would be deleted."""
-    from flows.cli.settings import switch
-
-    dry_run = switch(invocation.values, "dry_run")
+    dry_run = check_bool("dry_run", invocation.values["dry_run"])
     collection = read_collection(invocation)
     if dry_run:
         collection.dry_run()
@@ -181,7 +180,7 @@ def read_collection(invocation: Invocation) -> Collection:
     Raises:
         ConfigurationError: no name, no such search, or an invalid value.
     """
-    from flows.cli.settings import positive_int, reach_root, read_retention
+    from flows.cli.settings.root import reach_root, read_retention
     from flows.views.searches import find_search
     from flows.views.snapshot import read_header
     from nas.core.policy import PolicyPlan
@@ -190,7 +189,9 @@ def read_collection(invocation: Invocation) -> Collection:
     values = invocation.values
     if values["name"] is None:
         raise ConfigurationError(f"no name: add name=N, or name=last. `{command('report')}` lists the searches.")
-    retention, n_finalists = read_retention(values), positive_int("finalists", values["finalists"])
+    retention, n_finalists = read_retention(values), values["finalists"]
+    if n_finalists is not None:
+        check_int("finalists", n_finalists, 1)
     root = reach_root(values)
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only. Use a folder.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
-    from flows.cli.settings import Machine
+    from flows.cli.settings.machine import Machine
     from flows.engine.runner import Engine
     from nas.compat.nni.config import Experiment
 
@@ -49,7 +49,8 @@ def main() -> int:
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs the remaining work of the experiment."""
     from flows.cli.output import tell
-    from flows.cli.settings import read_machine, read_retention
+    from flows.cli.settings.machine import read_machine
+    from flows.cli.settings.root import read_retention
     from nas.compat.nni.path_links import link_path
     from nas.compat.nni.search_definition import nni_budget, nni_search
     from nas.compat.nni.trial_process import private_folder

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show
 from nas.core.errors import ConfigurationError
+from nas.core.validation import check_bool
 
 if TYPE_CHECKING:
     from flows.views.snapshot import Snapshot
@@ -64,8 +65,7 @@ class Request:
         trial, opens = values["trial"], values["open"]
         if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
             raise ConfigurationError(f"trial={trial}: must be the number of a trial, like trial=42")
-        if not isinstance(opens, bool):
-            raise ConfigurationError(f"open={opens}: must be true or false")
+        check_bool("open", opens)
         if values["columns"] not in COLUMNS:
             raise ConfigurationError(f"columns={values['columns']}: must be {' or '.join(COLUMNS)}")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "out")}
@@ -76,7 +76,7 @@ class Request:
 
 def report(invocation: Invocation) -> int:
     """Prints or writes a report; only reads the storage."""
-    from flows.cli.settings import reach_root
+    from flows.cli.settings.root import reach_root
     from flows.views.searches import find_search
     from flows.views.snapshot import read_snapshot
 

@@ -28,22 +28,18 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """Composes a search from the configuration and runs its remaining work."""
-    from flows.cli.settings import (
-        check_values,
-        read_budget,
-        read_machine,
-        read_retention,
-        read_search,
-        search_name,
-        switch,
-    )
+    from flows.cli.settings.budget import read_budget
+    from flows.cli.settings.machine import read_machine
+    from flows.cli.settings.root import read_retention
+    from flows.cli.settings.search import check_values, read_search, search_name
     from nas.core.names import check_name
+    from nas.core.validation import check_bool
     from nas.search.imported_weights import import_weights
     from nas.search.pipeline import SearchPipeline
 
     check_values(invocation)
     candidates = _candidates(invocation)
-    if candidates and not switch(invocation.values, "takeover"):
+    if candidates and not check_bool("takeover", invocation.values["takeover"]):
         _check_not_driven(candidates, is_named=invocation.values["name"] is not None)
     if candidates == {}:  # trials will run: start the server while torch and the problem load
         engine.prepare(invocation.values["runner"]["kind"])
@@ -72,7 +68,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
 
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:
     """Returns existing searches that this one may resume, by name; None if unknown."""
-    from flows.cli.settings import read_root
+    from flows.cli.settings.root import read_root
     from nas.storage.open import open_root
     from nas.storage.records import Records
 

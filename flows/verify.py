@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.command import FAILED, OK, Invocation, run_command
 from flows.cli.output import complain, show, show_line
 from nas.core.errors import ConfigurationError, SearchNotFoundError
+from nas.core.validation import check_number
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
@@ -49,8 +50,6 @@ class Request:
     def __post_init__(self) -> None:
         if self.machines not in (1, 2):
             raise ConfigurationError(f"machines={self.machines}: must be 1 or 2")
-        if self.wait_s <= 0:
-            raise ConfigurationError(f"wait_s={self.wait_s:g}: must be a number of seconds greater than 0")
         if self.name is not None and (self.second is not None or self.machines == 2):
             raise ConfigurationError(
                 f"name={self.name}: can't be combined with second or machines, which check a root. Leave one out."
@@ -67,9 +66,7 @@ class Request:
         Raises:
             ConfigurationError: an invalid value, or an invalid combination.
         """
-        machines, wait_s = values["machines"], values["wait_s"]
-        if isinstance(wait_s, bool) or not isinstance(wait_s, int | float):
-            raise ConfigurationError(f"wait_s={wait_s!r}: must be a number of seconds greater than 0")
+        machines, wait_s = values["machines"], check_number("wait_s", values["wait_s"], 0, excluded=0)
         if isinstance(machines, bool) or not isinstance(machines, int):
             raise ConfigurationError(f"machines={machines!r}: must be 1 or 2")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "second")}
@@ -78,7 +75,7 @@ class Request:
 
 def verify(invocation: Invocation) -> int:
     """Verifies a search, or checks the root."""
-    from flows.cli.settings import reach_root
+    from flows.cli.settings.root import reach_root
 
     request = Request.of(invocation.values)
     root = reach_root(invocation.values)
@@ -92,7 +89,7 @@ def verify(invocation: Invocation) -> int:
 
 def verify_one(name: str, root: BlobStore, invocation: Invocation) -> int:
     """Verifies a search and prints the report."""
-    from flows.cli.settings import read_root
+    from flows.cli.settings.root import read_root
     from nas.storage.maintenance.verification import RETRY_S, verify_search
     from nas.storage.open import open_root
 
@@ -207,7 +204,7 @@ def _stops_search(record: Damage) -> bool:
 
 def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
     """Checks a root and prints the results."""
-    from flows.cli.settings import read_root
+    from flows.cli.settings.root import read_root
     from nas.storage.maintenance.backend_checks.check import CheckStatus
     from nas.storage.maintenance.backend_checks.folder import check_folder
     from nas.storage.maintenance.backend_checks.one_host import check_root

@@ -38,11 +38,11 @@ def trusted_spec(
         ConfigurationError: the target lies outside Heirloom, is no problem, tuner or stopper, or is not the one that
             the command line names. Or an argument is code or data that the command line does not name.
     """
-    from flows.cli.settings import switch
     from nas.core.errors import ConfigurationError
     from nas.core.spec import Spec
+    from nas.core.validation import check_bool
 
-    target, is_trusted = str(stored["target"]), switch(invocation.values, "trust")
+    target, is_trusted = str(stored["target"]), check_bool("trust", invocation.values["trust"])
     given = dict(invocation.values.get(group) or {})
     named = given.pop("_target_", None)
     spec = Spec(target, {**stored["arguments"], **given})

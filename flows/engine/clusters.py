@@ -7,7 +7,7 @@ import socket
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.settings import Machine
+from flows.cli.settings.machine import Machine
 from flows.views.progress import Progress
 from nas.core.errors import ConfigurationError, HeirloomError, ServerError
 from nas.core.spec import Spec

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.cli.command import Invocation
-from flows.cli.settings import Machine
+from flows.cli.settings.machine import Machine
 from flows.cli.trusted_code import repeated_words
 from nas.core.lineage import Lineage
 from nas.search.pipeline import SearchPipeline, Summary

@@ -18,7 +18,10 @@ from flows.cli.command import OK, Invocation
 from flows.cli.formatting import count
 from flows.cli.output import complain, show_line, tell
 from flows.cli.program import command, this_command
-from flows.cli.settings import KILLABLE, WITH_PREFECT, Limits, Machine, reach_root, read_limits, read_root, search_url
+from flows.cli.settings.limits import Limits, read_limits
+from flows.cli.settings.machine import Machine
+from flows.cli.settings.root import reach_root, read_root, search_url
+from flows.cli.settings.runners import KILLABLE, WITH_PREFECT
 from flows.engine.clusters import check_cluster
 from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun

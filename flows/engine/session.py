@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flows.cli.settings import Limits
+from flows.cli.settings.limits import Limits
 from flows.engine.context import SearchContext
 from flows.views.progress import Progress
 from nas.core.errors import StorageError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from nas.core.errors import ConfigurationError
+from nas.core.validation import check_choice, check_int, check_number
 
 DEFAULT_TRIALS = 16
 AtDeadline = Literal["finish", "stop"]
@@ -36,19 +36,15 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("trials", "jobs"):
-            if (count := getattr(self, name)) is not None and not isinstance(count, int):
-                raise ConfigurationError(f"budget.{name}={count!r}: must be a whole number")
-        for name in ("trials", "jobs", "hours", "gpu_hours"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-                raise ConfigurationError(f"budget.{name}={value!r}: must be a number greater than 0")
+            if (count := getattr(self, name)) is not None:
+                check_int(f"budget.{name}", count, 1)
+        for name in ("hours", "gpu_hours"):
+            if (hours := getattr(self, name)) is not None:
+                check_number(f"budget.{name}", hours, 0, excluded=0)
         share = self.final_share
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
             raise ConfigurationError(f"budget.final_share={share!r}: must be a share of the hours: 0 or more, below 1")
-        if self.at_deadline not in ("finish", "stop"):
-            raise ConfigurationError(f"budget.at_deadline={self.at_deadline!r}: must be finish or stop")
+        check_choice("budget.at_deadline", self.at_deadline, get_args(AtDeadline))
         if self.trials is None and self.jobs is None and not self.is_timed:
             object.__setattr__(self, "trials", DEFAULT_TRIALS)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import cast
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import closest_names
+from nas.core.validation import check_bool, closest_names
 
 
 class Policy(StrEnum):
@@ -146,9 +146,7 @@ class PolicyPlan:
             policies = stage.get("policies") or ()
             if isinstance(policies, str) or not isinstance(policies, Iterable):
                 raise ConfigurationError(f"stage {stage['name']}: policies={policies!r}: must be a list of names")
-            warm = stage.get("warm", False)
-            if not isinstance(warm, bool):
-                raise ConfigurationError(f"stage {stage['name']}: warm={warm!r}: must be true or false")
+            warm = check_bool(f"stage {stage['name']}: warm", stage.get("warm", False))
             made.append(
                 Stage(
                     name=str(stage["name"]),

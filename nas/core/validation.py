@@ -7,9 +7,9 @@ import json
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from nas.core.errors import ConfigurationError, CorruptError
 
@@ -23,6 +23,9 @@ MAX_WHOLE = 2**63 - 1
 """The greatest integer allowed as a count, size or seed."""
 MAX_TIME = 10**11
 """The latest time allowed, in seconds since 1970: the year 5138."""
+
+_UNITS = {"s": " of seconds", "gb": " of gigabytes"}
+"""Units by the ending of an option's name."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
@@ -99,8 +102,8 @@ def path_in_errors(path: str) -> Iterator[None]:
         raise CorruptError(f"{path} can't be read: {error}") from error
 
 
-def check_int(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Checks that a value is an integer from ``least`` to ``most``; None: without an upper limit.
+def check_int(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Returns a value that is an integer from ``least`` to ``most``; None: without an upper limit.
 
     Raises:
         ConfigurationError: it is not. A bool is not an integer here.
@@ -111,16 +114,18 @@ def check_int(name: str, value: object, least: int, most: int | None = None) -> 
         remedy = f". Write {value:.0f}" if is_integral else ""
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigurationError(f"{name}={value!r}: must be a whole number {allowed}{remedy}")
+    return cast("int", value)
 
 
-def check_bool(name: str, value: object) -> None:
-    """Checks that a value is true or false.
+def check_bool(name: str, value: object) -> bool:
+    """Returns a value that is true or false.
 
     Raises:
         ConfigurationError: it is not; a text counts as true in Python.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name}={short_repr(value)}: must be true or false")
+    return value
 
 
 def check_seed(name: str, value: object, n_bits: int = 64) -> None:
@@ -134,14 +139,47 @@ def check_seed(name: str, value: object, n_bits: int = 64) -> None:
         raise ConfigurationError(f"{name}={value}: must be a whole number from 0 to below 2 ** {n_bits}")
 
 
-def check_number(name: str, value: object) -> None:
-    """Checks that a value is a finite int or float.
+def check_number(
+    name: str, value: object, low: float = -math.inf, high: float = math.inf, *, excluded: float | None = None
+) -> float:
+    """Returns a value that is a finite int or float from ``low`` to ``high``.
+
+    Args:
+        name: The option; an ending such as ``_s`` gives the unit.
+        value: Its value.
+        low: The least number allowed.
+        high: The greatest.
+        excluded: One of the two that is not allowed itself.
 
     Raises:
         ConfigurationError: it is not. A bool is not a number here.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
-        raise ConfigurationError(f"{name}={value!r}: must be a number")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    if is_number and low <= value <= high and value != excluded:  # type: ignore[operator]
+        return cast("float", value)
+    rule = f"number{_UNITS.get(name.rpartition('_')[2], '')}{_bounds(low, high, excluded)}"
+    remedy = ". Write a finite one" if value in (math.inf, -math.inf) else ""
+    raise ConfigurationError(f"{name}={short_repr(value)}: must be a {rule}{remedy}")
+
+
+def _bounds(low: float, high: float, excluded: float | None) -> str:
+    """Returns the bounds of a number in words."""
+    if high == math.inf:
+        return "" if low == -math.inf else f" {'greater than' if excluded == low else 'of at least'} {low:g}"
+    if excluded == low:
+        return f" greater than {low:g} and at most {high:g}"
+    return f" from {low:g} to {'below ' if excluded == high else ''}{high:g}"
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """Returns a value that is one of the choices.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigurationError(f"{name}={short_repr(value)}: must be {', '.join(choices[:-1])} or {choices[-1]}")
+    return value
 
 
 def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:

@@ -21,6 +21,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
+from nas.core.validation import check_bool, check_number
 from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import (
     Action,
@@ -60,13 +61,10 @@ class Workers:
     have_gpus: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("start_up_s", "straggling", "loss_rate", "call_s"):
-            value, most = getattr(self, name), 1.0 if name == "loss_rate" else math.inf
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-                allowed = "at least 0" if most == math.inf else "between 0 and 1"
-                raise ConfigurationError(f"runner.workers.{name}={value!r}: must be a number {allowed}")
-        if not isinstance(self.have_gpus, bool):
-            raise ConfigurationError(f"runner.workers.have_gpus={self.have_gpus!r}: must be true or false")
+        for name in ("start_up_s", "straggling", "call_s"):
+            check_number(f"runner.workers.{name}", getattr(self, name), 0)
+        check_number("runner.workers.loss_rate", self.loss_rate, 0, 1)
+        check_bool("runner.workers.have_gpus", self.have_gpus)
 
 
 @dataclass(slots=True)

@@ -60,10 +60,7 @@ class Rules:
             if getattr(self, name) not in (known := get_args(allowed)):
                 raise ConfigurationError(f"rules.{name}={getattr(self, name)!r}: must be one of {', '.join(known)}")
         for name in ("shrink", "perturb"):
-            value = getattr(self, name)
-            check_number(f"rules.{name}", value)
-            if not 0 <= value <= 1:
-                raise ConfigurationError(f"rules.{name}={value}: must be a number from 0 to 1")
+            check_number(f"rules.{name}", getattr(self, name), 0, 1)
         for name in ("warm_up_steps", "freeze_epochs"):
             check_int(f"rules.{name}", getattr(self, name), 0)
 

@@ -9,7 +9,7 @@ import torch
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
-from nas.core.validation import check_int, check_seed
+from nas.core.validation import check_bool, check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.fit import Recipe
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs
@@ -121,8 +121,7 @@ class FashionMnistProblem(ImageProblem):
         max_flops = 80_000_000 if max_flops is None else max_flops
         flip = True if flip is None else flip
         check_int("problem.n_search_images", n_search_images, 1)
-        if not isinstance(flip, bool):
-            raise ConfigurationError(f"problem.flip={flip!r}: must be true or false")
+        check_bool("problem.flip", flip)
         if not isinstance(data_root, str) or not data_root:
             raise ConfigurationError(f"problem.data_root={data_root!r}: must be a folder's path or URL. {_REMEDY}.")
         self.data_root = data_root.rstrip("/")

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
@@ -15,6 +15,7 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
 from nas.core.spec import Spec
 from nas.core.trial import OnMissingWeights
+from nas.core.validation import check_choice
 from nas.search.initial_tuner import InitialTuner
 from nas.search.job_plan import JobPlan
 from nas.search.search_init import SearchInit
@@ -71,10 +72,7 @@ class Search:
     init: SearchInit = field(default_factory=SearchInit)
 
     def __post_init__(self) -> None:
-        if self.on_missing_weights not in ("ancestor", "scratch", "fail"):
-            raise ConfigurationError(
-                f"on_missing_weights={self.on_missing_weights!r}: must be ancestor, scratch or fail"
-            )
+        check_choice("on_missing_weights", self.on_missing_weights, get_args(OnMissingWeights))
         if self.slots < 1 or self.n_threads < 1:
             raise ConfigurationError(f"slots={self.slots}, n_threads={self.n_threads}: must be at least 1")
 

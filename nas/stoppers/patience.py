@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Trial
@@ -25,9 +24,7 @@ class PatienceStopper(Stopper):
     def __init__(self, metrics: tuple[Metric, ...], *, n_reports: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(metrics)
         check_int("n_reports", n_reports, 1)
-        check_number("min_delta", min_delta)
-        if min_delta < 0:
-            raise ConfigurationError(f"min_delta={min_delta}: must be at least 0")
+        check_number("min_delta", min_delta, 0)
         self.n_reports = n_reports
         self.min_delta = min_delta
 

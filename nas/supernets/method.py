@@ -50,12 +50,9 @@ class Method:
         if self.order == 2 and self.method not in ("darts", "darts_pt"):
             raise ConfigurationError(f"tuner.order=2: must be 1 with method {self.method}. Use tuner=darts.")
         check_bool("tuner.allows_none", self.allows_none)
-        for name in ("alpha_rate", "alpha_decay", "alpha_share"):
-            check_number(f"tuner.{name}", getattr(self, name))
-        if self.alpha_rate < 0 or self.alpha_decay < 0:
-            raise ConfigurationError(
-                f"tuner.alpha_rate={self.alpha_rate}, tuner.alpha_decay={self.alpha_decay}: must not be negative."
-            )
+        check_number("tuner.alpha_rate", self.alpha_rate, 0)
+        check_number("tuner.alpha_decay", self.alpha_decay, 0)
+        check_number("tuner.alpha_share", self.alpha_share)
         if not 0 < self.alpha_share < 1:
             raise ConfigurationError(f"tuner.alpha_share={self.alpha_share}: must be above 0 and below 1.")
         object.__setattr__(self, "temperature", _temperatures(self.temperature))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import random
 
-from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_int
+from nas.core.validation import check_int, check_number
 from nas.spaces.domain import Decision, Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer, Tuner
@@ -49,8 +48,7 @@ class AnnealTuner(Tuner):
         super().__init__(space, metrics, seed=seed)
         check_int("n_initial_points", n_initial_points, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigurationError(f"{name}={value!r}: must be a number of at least 0")
+            check_number(name, value, 0)
         self.n_initial_points = n_initial_points
         self.mean_rank = mean_rank
         self.shrink = shrink

@@ -17,7 +17,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.outliers import GREATEST
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_int
+from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
@@ -60,8 +60,7 @@ class CmaEsTuner(DonorTuner):
         super().__init__(space, metrics, seed=seed, donor=donor)
         if population_size is not None:
             check_int("tuner.population_size", population_size, 3, MAX_POPULATION)
-        if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma <= 1:
-            raise ConfigurationError(f"tuner.sigma={sigma!r}: must be a number over 0 and at most 1")
+        check_number("tuner.sigma", sigma, 0, 1, excluded=0)
         try:
             import cmaes  # noqa: F401
         except ImportError as error:

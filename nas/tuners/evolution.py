@@ -20,6 +20,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, Proposal, Trial
+from nas.core.validation import check_int
 from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
@@ -60,12 +61,9 @@ class EvolutionTuner(Tuner):
         donor: str = "parent",
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        for name, value in (("population_size", population_size), ("sample_size", sample_size)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigurationError(f"{name}={value!r}: must be a whole number")
-        if population_size < 1:
-            raise ConfigurationError(f"population_size={population_size}: must be at least 1")
-        if not 1 <= sample_size <= population_size:
+        check_int("population_size", population_size, 1)
+        check_int("sample_size", sample_size, 1)
+        if sample_size > population_size:
             raise ConfigurationError(
                 f"sample_size={sample_size}: must lie between 1 and population_size ({population_size})"
             )

@@ -12,13 +12,13 @@ import random
 from collections.abc import Collection
 from typing import TypeAlias
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError
+from nas.core.errors import SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import Losses, best_first, losses_of
 from nas.core.point import Point
 from nas.core.trial import Proposal
-from nas.core.validation import check_int
+from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.shared.new_points import draw_new_point, needs_initial_point
@@ -51,9 +51,7 @@ class Nsga2Tuner(Tuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         check_int("population_size", population_size, 2)
-        rate = crossover_rate
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-            raise ConfigurationError(f"crossover_rate={rate!r}: must be a number between 0 and 1")
+        check_number("crossover_rate", crossover_rate, 0, 1)
         self.population_size = population_size
         self.crossover_rate = crossover_rate
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache

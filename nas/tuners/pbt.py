@@ -18,7 +18,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_bool, check_int, closest_names
+from nas.core.validation import check_bool, check_int, check_number, closest_names
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import WAIT, Answer, Tuner
@@ -70,11 +70,9 @@ class PbtTuner(Tuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         check_int("tuner.population_size", population_size, 2, MAX_MEMBERS)
-        for name, value, low, high in (("fraction", fraction, 0.0, 0.5), ("resample", resample, 0.0, 1.0)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ConfigurationError(f"{name}={value!r}: must be a number from {low} to {high}")
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 < factor <= 10:
-            raise ConfigurationError(f"factor={factor!r}: must be a number over 1 and at most 10")
+        check_number("fraction", fraction, 0, 0.5)
+        check_number("resample", resample, 0, 1)
+        check_number("factor", factor, 1, 10, excluded=1)
         if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
             raise ConfigurationError(f"perturbed={perturbed!r}: must be a list of names, or null")
         check_bool("tuner.synchronous", synchronous)

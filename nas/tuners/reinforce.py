@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_number
 from nas.spaces.domain import Domain
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
@@ -62,13 +62,9 @@ class ReinforceTuner(DonorTuner):
         donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        for name, value, high in (
-            ("learning_rate", learning_rate, 100.0),
-            ("decay", decay, 1.0),
-            ("entropy", entropy, 10.0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
-                raise ConfigurationError(f"{name}={value!r}: must be a number from 0 to {high:g}")
+        check_number("learning_rate", learning_rate, 0, 100)
+        check_number("decay", decay, 0, 1)
+        check_number("entropy", entropy, 0, 10)
         self.learning_rate = learning_rate
         self.decay = decay
         self.entropy = entropy

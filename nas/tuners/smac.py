@@ -19,7 +19,7 @@ from nas.core.metric import Metric
 from nas.core.outliers import clip_outliers, median
 from nas.core.point import Point
 from nas.core.trial import Proposal
-from nas.core.validation import check_int
+from nas.core.validation import check_int, check_number
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
@@ -64,9 +64,7 @@ class SmacTuner(DonorTuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
         check_int("tuner.n_initial_points", n_initial_points, 1)
-        is_number = isinstance(random_share, int | float) and not isinstance(random_share, bool)
-        if not is_number or not 0 <= random_share < 1:
-            raise ConfigurationError(f"tuner.random_share={random_share!r}: must be a number from 0, and under 1")
+        check_number("tuner.random_share", random_share, 0, 1, excluded=1)
         self.n_initial_points = n_initial_points
         self.options = dict(options or {})
         self.random_share = random_share

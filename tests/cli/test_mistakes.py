@@ -128,7 +128,7 @@ MISTAKES = {
     ),
     "dask_resources": (
         (*TIMED, "runner=dask", "runner.resources.GPU=0"),
-        r"resources=.*: must hold numbers greater than 0",
+        r"runner.resources.GPU=0: must be a number greater than 0",
     ),
     "dask_in_memory": ((*TIMED, "storage=memory", "runner=dask"), "exists in one process only, but runner=dask"),
     "remote": ((*TIMED, "runner=remote"), "unknown runner remote: choose dask, debug, processes, ray"),

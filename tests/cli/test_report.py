@@ -281,7 +281,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["name=last", "columns=all", "format=html"], "columns=all is for one search as table, csv or json"),
         (["columns=all"], "columns=all is for one search as table, csv or json: add name=N"),
         (["name=last", "open=true"], "add format=html"),
-        (["name=last", "open=perhaps", "format=html"], "open=perhaps: must be true or false"),
+        (["name=last", "open=perhaps", "format=html"], "open='perhaps': must be true or false"),
         (["name=last", "out=x.txt"], "out=x.txt takes csv, json or html"),
         (["name=last", "format=csv", "out={root}/x.csv"], "is inside the storage"),
         (["name=last", "format=csv", "out={root}/../none/x.csv"], "(No such file or directory): set out=PATH"),

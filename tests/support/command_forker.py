@@ -20,7 +20,7 @@ IMPORTS = (
     "hydra",
     "flows.cli.command",
     "flows.engine.runner",
-    "flows.cli.settings",
+    "flows.cli.settings.search",
     "nas.search.pipeline",
     "nas.problems.digits",
 )

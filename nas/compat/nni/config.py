@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_int
+from nas.core.validation import check_bool, check_int
 
 PLATFORMS = ("remote", "pai", "paiYarn", "openpai", "kubeflow", "frameworkcontroller", "dlts", "aml", "adl", "hybrid")
 _RUNNERS = "trials run as processes of this machine, or with runner=dask or ray on a cluster (docs/guides/clusters.md)"
@@ -125,12 +125,6 @@ def read_experiment(path: str | Path) -> Experiment:
     if not isinstance(content, dict):
         raise ConfigurationError(f"the configuration {path} must be a mapping of fields")
     return _Reader(content, Path(path).resolve().parent).read()
-
-
-def _checked_boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r}: must be true or false")
-    return value
 
 
 class _Reader:
@@ -265,7 +259,7 @@ class _Reader:
             self._note(f"{kind}.{name}", f"the {kind} sees what this command sees")
         arguments = self._mapping(content, "classArgs") or {}
         include = content.get("includeIntermediateResults", False)
-        include = _checked_boolean(f"{kind}.includeIntermediateResults", include)
+        include = check_bool(f"{kind}.includeIntermediateResults", include)
         name = content.get(builtin, content.get("name"))
         if name is not None and name != "Customized":
             return TunerChoice(builtin=str(name), arguments=arguments, include_intermediate=include)
@@ -336,7 +330,7 @@ class _Reader:
         return None
 
     def _boolean(self, name: str) -> bool:
-        return _checked_boolean(name, self._content.get(name, False))
+        return check_bool(name, self._content.get(name, False))
 
     def _duration(self, *names: str) -> float | None:
         """Returns the first of these fields in seconds."""

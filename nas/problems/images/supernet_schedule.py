@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nas.core.errors import ConfigurationError
 from nas.core.validation import check_int, check_number
 from nas.problems.images.fit import Recipe
 from nas.problems.images.pixels import Images
@@ -38,9 +37,7 @@ class SupernetSchedule:
     def __post_init__(self) -> None:
         check_int("problem.n_supernet_epochs", self.n_epochs, 1)
         check_int("problem.epoch_steps", self.epoch_steps, 1)
-        check_number("problem.learning_rate", self.learning_rate)
-        if self.learning_rate <= 0:
-            raise ConfigurationError(f"problem.learning_rate={self.learning_rate}: must be above 0")
+        check_number("problem.learning_rate", self.learning_rate, 0, excluded=0)
 
     def rate(self, epoch: int, step: int) -> float:
         """Returns the learning rate at a step of an epoch, both counted from 0."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.point import Point, point_key
-from nas.core.validation import closest_names
+from nas.core.validation import check_int, closest_names
 from nas.spaces.domain import Ask, Decision, Domain
 from nas.spaces.graphs.canonical import digest
 from nas.spaces.graphs.crossover import Crossing, crossed
@@ -73,9 +73,7 @@ class GraphSpace(Space):
         if not self.moves or (wrong := next((name for name in self.moves if name not in MOVES), None)):
             known = closest_names(str(wrong if self.moves else ""), MOVES)
             raise ConfigurationError(f"moves={list(moves)}: must hold one or more of {known}")
-        if isinstance(n_moves, bool) or not isinstance(n_moves, int) or n_moves < 0:
-            raise ConfigurationError(f"n_moves={n_moves!r}: must be a whole number of at least 0")
-        self.n_moves = n_moves
+        self.n_moves = check_int("n_moves", n_moves, 0)
         if NETWORK in (parameters or {}):
             raise ConfigurationError(f"parameters: the name {NETWORK!r} is the network's. Choose another.")
         self.parameters = ParameterSpace(parameters or {})

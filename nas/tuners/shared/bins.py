@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int
 from nas.spaces.domain import Domain, Numeric
 
 
@@ -23,8 +23,7 @@ class Bins:
     n: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or not 2 <= self.n <= 1000:
-            raise ConfigurationError(f"bins={self.n!r}: must be a whole number from 2 to 1000")
+        check_int("bins", self.n, 2, 1000)
 
     def n_options(self, domain: Domain) -> int:
         """Returns the number of options, or of bins."""

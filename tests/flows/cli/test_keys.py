@@ -71,7 +71,7 @@ def keys_of(command: str) -> set[str]:
 def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command reads the value of each key of its configuration, not only to check it."""
     monkeypatch.chdir(here)
-    monkeypatch.setattr("flows.cli.settings.check_values", lambda invocation: None)
+    monkeypatch.setattr("flows.cli.settings.search.check_values", lambda invocation: None)
     unread = {}
     for command, runs in RUNS.items():
         read: set[str] = set()

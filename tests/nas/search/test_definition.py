@@ -272,7 +272,10 @@ class TestRefusals:
                 r"space must consist of plain JSON data: \{1, 2\} \(set\)",
             ),
             ({"problem": Spec.of(WithSet, choices=float("nan"))}, "must consist of plain JSON data: Out of range"),
-            ({"tuner": Spec.of(EvolutionTuner, population_size=0)}, r"population_size=0: must be at least 1"),
+            (
+                {"tuner": Spec.of(EvolutionTuner, population_size=0)},
+                r"population_size=0: must be a whole number of at least 1",
+            ),
         ],
         ids=lambda value: "" if isinstance(value, str) else "+".join(value),
     )

@@ -32,7 +32,7 @@ def test_other_derivations_have_no_method(derivation: Any) -> None:
         ({"method": "darts", "order": 3}, "tuner.order=3: must be a whole number from 1 to 2"),
         ({"method": "gdas", "order": 2}, "tuner.order=2: must be 1 with method gdas"),
         ({"method": "darts", "n_epochs": 0}, "tuner.n_epochs=0"),
-        ({"method": "darts", "alpha_rate": -1}, "tuner.alpha_rate=-1.*must not be negative"),
+        ({"method": "darts", "alpha_rate": -1}, "tuner.alpha_rate=-1: must be a number of at least 0"),
         ({"method": "darts", "alpha_rate": "fast"}, "tuner.alpha_rate='fast': must be a number"),
         ({"method": "darts", "alpha_share": 1.0}, "tuner.alpha_share=1.0: must be above 0 and below 1"),
         ({"method": "darts", "allows_none": "no"}, "tuner.allows_none='no': must be true or false"),

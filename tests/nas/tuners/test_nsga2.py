@@ -168,7 +168,7 @@ def test_contract_over_many_generations() -> None:
     [
         ({"population_size": 1}, r"population_size=1: must be a whole number of at least 2"),
         ({"population_size": 2.0}, "population_size"),
-        ({"crossover_rate": 1.5}, r"crossover_rate=1.5: must be a number between 0 and 1"),
+        ({"crossover_rate": 1.5}, r"crossover_rate=1.5: must be a number from 0 to 1"),
         ({"crossover_rate": True}, "crossover_rate"),
     ],
 )

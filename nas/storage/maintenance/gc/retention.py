@@ -12,6 +12,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.supernet import shared_epoch, supernet_epochs
 from nas.core.trial import Trial
+from nas.core.validation import check_number
 
 _KEEP = re.compile(r"all|frontier|(best|last):([1-9][0-9]*)")
 
@@ -37,9 +38,7 @@ class Retention:
                 f"keep={self.keep}: must be all, frontier, best:K or last:K, with a whole number K of at least 1"
             )
         if self.max_gb is not None:
-            gb = self.max_gb
-            if isinstance(gb, bool) or not isinstance(gb, int | float) or not math.isfinite(gb) or gb <= 0:
-                raise ConfigurationError(f"storage.max_gb={gb!r}: must be a number of gigabytes greater than 0")
+            check_number("storage.max_gb", self.max_gb, 0, excluded=0)
 
     @property
     def max_bytes(self) -> float | None:

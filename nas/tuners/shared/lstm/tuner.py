@@ -10,11 +10,11 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, Proposal, Trial
+from nas.core.validation import check_number
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
@@ -63,10 +63,9 @@ class LstmTuner(DonorTuner):
         donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        limits = (("learning_rate", learning_rate, 1.0), ("decay", decay, 1.0), ("entropy", entropy, 10.0))
-        for name, value, high in limits:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
-                raise ConfigurationError(f"tuner.{name}={value!r}: must be a number from 0 to {high:g}")
+        check_number("tuner.learning_rate", learning_rate, 0, 1)
+        check_number("tuner.decay", decay, 0, 1)
+        check_number("tuner.entropy", entropy, 0, 10)
         self.learning_rate = learning_rate
         self.decay = decay
         self.entropy = entropy

@@ -1,0 +1,1 @@
+"""Settings of a session, read from the configuration, by topic."""

@@ -1,0 +1,77 @@
+"""The storage root of a session, and the weights to keep in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nas.core.errors import ConfigurationError
+from nas.storage.maintenance.gc.retention import Retention
+
+if TYPE_CHECKING:
+    from nas.storage.blobs import BlobStore
+
+
+def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the storage root and its file-system options.
+
+    Raises:
+        ConfigurationError: the root is empty, or the options are not a mapping.
+    """
+    storage = values["storage"]
+    root, options = storage.get("root"), storage.get("options") or {}
+    if root is None or not str(root).strip():
+        raise ConfigurationError(f"storage.root={root!r}: must be a folder or a URL")
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"storage.options={options!r}: holds keys: set storage.options.KEY=VALUE")
+    return str(root), dict(options)
+
+
+def reach_root(values: Mapping[str, Any]) -> BlobStore:
+    """Opens the storage root and waits until its server answers.
+
+    Raises:
+        ConfigurationError: the root is invalid, or the server refuses access.
+        StorageError: the server does not answer within seconds.
+    """
+    from nas.storage.open import open_root
+
+    url, options = read_root(values)
+    if values["storage"].get("mounted"):
+        _check_mounted(url)
+    root = open_root(url, options)
+    root.check_reachable()
+    return root
+
+
+def search_url(root: str, files: BlobStore, name: str) -> str:
+    """Returns the URL by which other processes open a search.
+
+    Args:
+        root: The root as returned by ``read_root``.
+        files: The root as returned by ``reach_root``.
+        name: The search's name.
+    """
+    return f"{root.rstrip('/')}/{name}" if "://" in root else files.subfolder(name).url
+
+
+def _check_mounted(url: str) -> None:
+    """Refuses a folder on which no network file system is mounted."""
+    from nas.storage.mounts import find_mount
+
+    mount = find_mount(url.removeprefix("file://"))
+    if mount is not None and mount.is_local:
+        raise ConfigurationError(
+            f"storage.root={url}: is on {mount.source} ({mount.kind}), which is not a network file system: "
+            "mount it, choose another storage.root, or set storage.mounted=false (or storage=local)"
+        )
+
+
+def read_retention(values: Mapping[str, Any]) -> Retention:
+    """Returns the retention: the weights to keep and the disk limit.
+
+    Raises:
+        ConfigurationError: ``keep`` or ``max_gb`` is invalid.
+    """
+    storage = values["storage"]
+    return Retention(keep=str(values.get("keep", storage.get("keep", "all"))), max_gb=storage.get("max_gb"))

@@ -1,0 +1,55 @@
+"""Checks of options: each refuses by option, value and rule."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_choice, check_number
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "rule"),
+    [
+        ("1", {}, "must be a number"),
+        (True, {}, "must be a number"),
+        (math.nan, {}, "must be a number"),
+        (-math.inf, {}, "must be a number. Write a finite one"),
+        (math.inf, {"low": 0}, "must be a number of at least 0. Write a finite one"),
+        (-1, {"low": 0}, "must be a number of at least 0"),
+        (0, {"low": 0, "excluded": 0}, "must be a number greater than 0"),
+        (1.5, {"low": 0, "high": 1}, "must be a number from 0 to 1"),
+        (1, {"low": 0, "high": 1, "excluded": 1}, "must be a number from 0 to below 1"),
+        (0.0, {"low": 0, "high": 1, "excluded": 0}, "must be a number greater than 0 and at most 1"),
+    ],
+)
+def test_numbers_outside_their_bounds_are_refused(value: Any, bounds: dict[str, float], rule: str) -> None:
+    """The line has option, value and rule."""
+    with pytest.raises(ConfigurationError) as caught:
+        check_number("rate", value, **bounds)  # type: ignore[arg-type]
+
+    assert str(caught.value) == f"rate={value!r}: {rule}"
+
+
+def test_numbers_within_their_bounds_are_returned() -> None:
+    """Integers stay integers, however large; the bounds are allowed."""
+    assert check_number("rate", 10**400) == 10**400
+    assert [check_number("rate", value, 0, 1) for value in (0, 0.5, 1)] == [0, 0.5, 1]
+    assert isinstance(check_number("rate", 1, 0, 1), int)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("wait_s", "seconds"), ("storage.max_gb", "gigabytes")])
+def test_unit_follows_from_the_name(name: str, unit: str) -> None:
+    """The name of an option ends in its unit, which the rule repeats."""
+    with pytest.raises(ConfigurationError, match=f"{name}=0: must be a number of {unit} greater than 0"):
+        check_number(name, 0, 0, excluded=0)
+
+
+@pytest.mark.parametrize("value", ["c", None, ["a"], 1])
+def test_choice_names_its_alternatives(value: object) -> None:
+    """Anything but one of the words is refused, and they are listed."""
+    with pytest.raises(ConfigurationError, match=r"must be a, b or x$"):
+        check_choice("mode", value, ("a", "b", "x"))

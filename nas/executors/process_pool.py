@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nas.core.gpus import gpus_of_slot
@@ -93,10 +94,10 @@ class ProcessPool(WorkerPool):
         return self._workers[0].call(action, subject)
 
     def close(self) -> None:
-        """Ends all workers."""
+        """Ends all workers at once."""
         self._is_closed.set()
-        for worker in self._workers:
-            worker.close()
+        with ThreadPoolExecutor(len(self._workers), "heirloom-close") as closing:
+            list(closing.map(WorkerProcess.close, self._workers))
         self._shortener.join(CLOSE_TIMEOUT_S)
         if not self._shortener.is_alive():  # else the disk hangs; a later driver removes the folder
             self._logs.remove()

@@ -56,6 +56,8 @@ It is a multiple of the longest start before, at least the second value in secon
 """
 INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
+REPLACE_TIMEOUT_S, CLOSE_TIMEOUT_S = 2.0, 10.0
+"""Seconds that a replaced worker, and one of a closed pool, have to end."""
 OVERDUE = "the time budget was used up"
 _PROGRAM = """
 import sys
@@ -291,10 +293,10 @@ class WorkerProcess:
         """Ends the process. No other is started, and an attempt that still runs is interrupted."""
         self._is_closed = True
         self._kill_reason = self._kill_reason or "interrupted"
-        self._terminate()
+        self._terminate(CLOSE_TIMEOUT_S)
 
-    def _terminate(self) -> None:
-        """Ends the process: closes its pipe, and kills it if it does not end."""
+    def _terminate(self, timeout_s: float = REPLACE_TIMEOUT_S) -> None:
+        """Ends the process: closes its pipe, and kills it if it does not end in time."""
         process = self._process
         if process is None:
             return
@@ -306,8 +308,11 @@ class WorkerProcess:
                 time.sleep(0.01)
         if self._connection is not None:
             self._connection.close()
-        has_ended = process.wait(0.0 if process.was_killed else 2.0)
-        if not has_ended and (process.was_killed or not process.kill()):
+        has_ended = process.wait(0.0 if process.was_killed else timeout_s)
+        if not has_ended and not process.was_killed:
+            logger.warning("worker did not end within %g s and is killed: close or a thread hangs", timeout_s)
+            has_ended = process.kill()
+        if not has_ended:
             logger.warning("worker outlives SIGKILL and is abandoned: its slot gets a new one")
         elif process.exit_status == 1 and self._log.exists() and (lines := self._log.read_bytes().splitlines()):
             logger.warning("worker ended with an error: %s", lines[-1].decode(errors="replace"))

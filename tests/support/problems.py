@@ -243,6 +243,7 @@ class TroubleProblem(Problem):
     Args:
         constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``hangs``,
             also if ``later`` a file ``hang`` is there, or in the first process ``stops`` its supervisor.
+            ``closes`` hangs only at the end.
     """
 
     metrics = (Metric("score"),)
@@ -287,6 +288,10 @@ class TroubleProblem(Problem):
             os.kill(os.getppid(), signal.SIGSTOP)
         TroubleProblem.n_built += 1
         self.folder = folder
+        self.close_s = 500 if constructor == "closes" else 0
+
+    def close(self) -> None:
+        time.sleep(self.close_s)
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Does it, and tells the process and how often the problem was built there."""

@@ -27,14 +27,23 @@ class NothingProblem(Problem):
 
 
 class NothingJobProblem(Problem):
-    """Trials of one job, which train nothing and score their waiting times in milliseconds."""
+    """Trials of one job, which train nothing and score their waiting times in milliseconds.
+
+    Args:
+        seconds: Seconds to sleep for.
+    """
 
     metrics = (Metric("waited_ms", "minimize"),)
     space = ParameterSpace({"x": Float(0.0, 1.0)})
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
 
     def train_many(self, job: Job) -> None:
         """Requests trials, one after another."""
         finished_s = time.perf_counter()
         for run in job.trials():
-            run.finish(waited_ms=(time.perf_counter() - finished_s) * 1000)
+            waited_ms = (time.perf_counter() - finished_s) * 1000
+            time.sleep(self.seconds)
+            run.finish(waited_ms=waited_ms)
             finished_s = time.perf_counter()

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from flows.cli.overrides import CONF
-from tests.support.options_page import BLOCK, PAGE, options_of, with_tables
+from flows.cli.options import CONF, PAGES_OF_GROUPS, options_of
+from flows.cli.overrides import groups_of, help_text
+from tests.support.options_page import BLOCK, PAGE, table, with_tables
 
 SHOWN = [found[1] for found in BLOCK.findall(PAGE.read_text())]
 COMMANDS = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -22,7 +23,7 @@ def test_tables_are_made_from_the_configuration() -> None:
 
 def test_every_command_has_a_table() -> None:
     """All commands with options are in the reference, and the groups that have options of their own."""
-    assert {*COMMANDS, "storage/local", "runner/dask", "runner/ray", "runner/simulated"} == {*SHOWN}
+    assert {*COMMANDS, *(page for pages in PAGES_OF_GROUPS.values() for page in pages)} == {*SHOWN}
 
 
 @pytest.mark.parametrize("config", SHOWN)
@@ -34,6 +35,23 @@ def test_every_option_has_a_meaning(config: str) -> None:
     assert options
     assert [option.key for option in options if not option.comment] == []
     assert [guide for guide in guides if not (CONF.parent / guide).exists()] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_every_option(command: str) -> None:
+    """The help text of a command has the line of each option, those of its storage and runners too."""
+    pages = [command, *(page for group in groups_of(command) for page in PAGES_OF_GROUPS.get(group, ()))]
+    shown = {line.strip() for line in help_text(command).splitlines()}
+    lines = {str(option) for page in pages for option in options_of(page)}
+
+    assert {line for line in lines if line not in shown and line.partition(".")[2] not in shown} == set()
+
+
+def test_finals_repeat_the_options_of_searches() -> None:
+    """An option that both commands have has one default and one meaning, except those that the page shows."""
+    shown = re.findall(r"^\| `(\w+)`", table("final"), re.MULTILINE)
+
+    assert shown == ["name", "finalists", "trust"]
 
 
 def test_storages_agree() -> None:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flows.cli.options import CONF, keys_of
 from flows.cli.output import complain, prepare_streams, run_printing, show, tell
-from flows.cli.overrides import BUILT, CONF, Arguments, choices_of, explain, groups_of, help_text, page_of, unknown_key
+from flows.cli.overrides import BUILT, Arguments, choices_of, explain, groups_of, help_text, unknown_key
 from flows.cli.program import this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.spec import Spec
@@ -138,16 +139,12 @@ def _refuse_unknown_keys(config: str, values: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: ``conf/<config>.yaml`` has no such key, or the key holds other keys.
     """
-    from omegaconf import OmegaConf
-
-    page = OmegaConf.to_container(OmegaConf.create(page_of(config)))
-    assert isinstance(page, dict)
-    known = {*(str(key) for key in page if key != "defaults"), *groups_of(config), *BUILT}
+    page = keys_of(config)
+    known = {*page, *groups_of(config), *BUILT}
     for key, value in values.items():
         if key not in known:
             raise ConfigurationError(unknown_key(key, config))
-        inner = page.get(key)
-        if not isinstance(inner, dict) or not inner:
+        if not (inner := page.get(key)):
             continue
         if not isinstance(value, Mapping):
             raise ConfigurationError(f"{key}={value!r}: holds keys: set {' or '.join(f'{key}.{k}' for k in inner)}")

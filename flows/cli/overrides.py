@@ -8,15 +8,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from flows.cli.formatting import masked
+from flows.cli.options import CONF, PAGES_OF_GROUPS, keys_of, options_of, page_of
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
-"""Folder of the yaml files that come with Heirloom."""
 BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
 ADDED = ("tuner", "experiment")
@@ -204,11 +202,6 @@ def groups_of(config: str) -> list[str]:
     return [*added[:1], *listed, *added[1:]]
 
 
-def page_of(config: str) -> str:
-    """Returns the text of ``conf/<config>.yaml``."""
-    return (CONF / f"{config}.yaml").read_text(encoding="utf-8")
-
-
 def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     """Returns Hydra's error as one line in Heirloom's words."""
     text = " ".join((str(error) or str(error.__cause__ or type(error).__name__)).split())
@@ -244,13 +237,9 @@ def unknown_key(key: str, config: str) -> str:
 
 def _names_of_keys(config: str) -> dict[str, str]:
     """Returns each key by its full name and by its last part."""
-    from omegaconf import OmegaConf
-
-    page = OmegaConf.to_container(OmegaConf.create(page_of(config)))
-    assert isinstance(page, dict)
-    keys = [str(key) for key in page if key != "defaults"]
-    inner = [f"{key}.{name}" for key in keys if isinstance(page[key], dict) for name in page[key]]
-    return {**{name.rpartition(".")[2]: name for name in inner}, **{name: name for name in (*keys, *inner)}}
+    pages = [config, *(page for group in groups_of(config) for page in PAGES_OF_GROUPS.get(group, ()))]
+    inner = [option.key for page in reversed(pages) for option in options_of(page)]
+    return {**{name.rpartition(".")[2]: name for name in inner}, **{name: name for name in (*inner, *keys_of(config))}}
 
 
 def help_text(config: str) -> str:
@@ -265,6 +254,8 @@ def help_text(config: str) -> str:
         own = f", or {group}._target_=my_module.MyClass" if group in BUILT else ""
         lines.append(f"  {plus}{group}={'|'.join(choices_of(group, config))}{own}")
     lines += ["", "keys and their defaults:", *(f"  {line}" for line in body), ""]
+    for page in (page for group in groups_of(config) for page in PAGES_OF_GROUPS.get(group, ())):
+        lines += [f"keys of {page.replace('/', '=')}:", *(f"  {option}" for option in options_of(page)), ""]
     lines += [
         "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
         "  -m                run each combination of the listed values: seed=1,2",

@@ -8,7 +8,8 @@ from typing import Any
 
 from flows.cli.command import Invocation
 from flows.cli.formatting import masked
-from flows.cli.overrides import choices_of, page_of
+from flows.cli.options import page_of
+from flows.cli.overrides import choices_of
 from flows.cli.settings.clusters import read_dask, read_ray
 from flows.cli.settings.devices import read_gpus, read_wanted_gpus
 from flows.cli.settings.limits import read_limits

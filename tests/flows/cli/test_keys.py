@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from flows import final, gc, report, search, verify
 from flows.cli.command import Invocation, run_command
-from flows.cli.overrides import CONF, Arguments, page_of
+from flows.cli.options import CONF, options_of
+from flows.cli.overrides import Arguments, unknown_key
 from flows.engine.runner import Engine
 
 COMMANDS: dict[str, Callable[[Invocation], int]] = {
@@ -61,10 +61,7 @@ def _with_engine(body: Callable[[Invocation, Engine], int], invocation: Invocati
 
 def keys_of(command: str) -> set[str]:
     """Returns the keys that a command's page sets, those inside others too."""
-    page = OmegaConf.to_container(OmegaConf.create(page_of(command)))
-    assert isinstance(page, dict)
-    inner = {f"{key}.{name}" for key, value in page.items() if isinstance(value, dict) for name in value}
-    return {str(key) for key in page if key != "defaults"} | inner
+    return {option.key for option in options_of(command)}
 
 
 @pytest.mark.slow
@@ -88,3 +85,11 @@ def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_inner_tuner_is_a_name(tuner: str) -> None:
     """tuner.inner=NAME chooses the tuner inside one that wraps any other."""
     assert "tuner@tuner.inner=nsga2" in Arguments.read("search", [tuner, "tuner.inner=nsga2"]).overrides
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("max_gb", "storage.max_gb"), ("adress", "runner.address"), ("trials", "budget.trials")]
+)
+def test_keys_inside_others_are_suggested(key: str, meant: str) -> None:
+    """A key without its group is answered by its full name, also one of a storage or a runner."""
+    assert unknown_key(key, "search").startswith(f"unknown key {key}; did you mean {meant}?")

@@ -1,0 +1,59 @@
+"""Options of the commands: key, default and meaning, read from the lines and comments of ``conf/``.
+
+A line reads ``key: value # meaning; default: words (docs/guides/page.md)``. The words say what ``null`` stands for.
+The words and the guide may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+"""Folder of the yaml files that come with Heirloom."""
+PAGES_OF_GROUPS = {"storage": ("storage/local",), "runner": ("runner/dask", "runner/ray", "runner/simulated")}
+"""Pages with options of a session that a group adds; all storages have those of ``local``."""
+_LINE = re.compile(r"( *)(\w+):(?: (.+?))?(?: +# (.*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option, the text of its default and its comment."""
+
+    key: str
+    default: str
+    comment: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.default} # {self.comment}"
+
+
+def page_of(config: str) -> str:
+    """Returns the text of ``conf/<config>.yaml``."""
+    return (CONF / f"{config}.yaml").read_text(encoding="utf-8")
+
+
+def options_of(config: str) -> Iterator[Option]:
+    """Yields the options of ``conf/<config>.yaml``, those inside others too."""
+    group = config.rpartition("/")[0]
+    parent = ""
+    for line in page_of(config).splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None or found[2] in ("defaults", "kind"):
+            continue
+        if found[3] is None:
+            parent = found[2]
+        else:
+            path = (group, parent if found[1] else "", found[2])
+            yield Option(".".join(filter(None, path)), found[3], found[4] or "")
+
+
+def keys_of(config: str) -> dict[str, list[str]]:
+    """Returns each key of a command, with the keys inside it."""
+    keys: dict[str, list[str]] = {}
+    for option in options_of(config):
+        key, _, inner = option.key.partition(".")
+        keys.setdefault(key, []).extend([inner] if inner else [])
+    return keys

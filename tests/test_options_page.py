@@ -54,6 +54,18 @@ def test_finals_repeat_the_options_of_searches() -> None:
     assert shown == ["name", "finalists", "trust"]
 
 
+@pytest.mark.parametrize("guide", ["budgets", "nfs"])
+def test_guides_repeat_the_defaults(guide: str) -> None:
+    """A guide that explains an option of the page gives it the same default."""
+    rows = r"^\| `([\w.]+)` \| ([^|]*) \|"
+    defaults = dict(re.findall(rows, PAGE.read_text(), re.MULTILINE))
+    shown = dict(re.findall(rows, (PAGE.parents[1] / "guides" / f"{guide}.md").read_text(), re.MULTILINE))
+    both = shown.keys() & defaults.keys()
+
+    assert len(both) >= 3
+    assert {key: shown[key].strip("`") for key in both} == {key: defaults[key].strip("`") for key in both}
+
+
 def test_storages_agree() -> None:
     """An option that several storages have means the same in each."""
     stored = [option for path in CONF.glob("storage/*.yaml") for option in options_of(f"storage/{path.stem}")]

@@ -28,7 +28,7 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """Composes a search from the configuration and runs its remaining work."""
-    from flows.cli.settings.budget import read_budget
+    from flows.cli.settings.limits import read_budget
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
     from flows.cli.settings.search import check_values, read_search, search_name

@@ -144,12 +144,7 @@ def check_number(
 ) -> float:
     """Returns a value that is a finite int or float from ``low`` to ``high``.
 
-    Args:
-        name: The option; an ending such as ``_s`` gives the unit.
-        value: Its value.
-        low: The least number allowed.
-        high: The greatest.
-        excluded: One of the two that is not allowed itself.
+    One of the bounds may be ``excluded``. An ending of the name such as ``_s`` gives the unit.
 
     Raises:
         ConfigurationError: it is not. A bool is not a number here.

@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.cli.settings.clusters import DaskCluster, RayAddress, read_dask, read_ray
-from flows.cli.settings.devices import read_device, read_gpus_per_trial, read_wanted_gpus
-from flows.cli.settings.runners import PLACES_GPUS, RunnerKind, read_wishes
+from flows.cli.settings.runners import (
+    PLACES_GPUS,
+    RunnerKind,
+    read_device,
+    read_gpus_per_trial,
+    read_wanted_gpus,
+    read_wishes,
+)
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import slots_of_gpus

@@ -11,11 +11,10 @@ from flows.cli.formatting import masked
 from flows.cli.options import page_of
 from flows.cli.overrides import choices_of
 from flows.cli.settings.clusters import read_dask, read_ray
-from flows.cli.settings.devices import read_gpus, read_wanted_gpus
 from flows.cli.settings.limits import read_limits
 from flows.cli.settings.machine import Machine, check_deterministic
 from flows.cli.settings.root import read_retention, read_root
-from flows.cli.settings.runners import read_wishes
+from flows.cli.settings.runners import read_gpus, read_wanted_gpus, read_wishes
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan

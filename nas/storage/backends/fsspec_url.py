@@ -1,11 +1,13 @@
-"""Objects in any other storage of fsspec (``gs://``, ``abfs://``, ``smb://``), and in ``memory://``.
+"""Objects in any other storage of fsspec (``gs://``, ``az://``, ``smb://``), and in ``memory://``.
 
-Retries, and whether an object is visible while it is written, depend on fsspec's file system.
+Retries, and whether an object is visible while it is written, depend on fsspec's file system. Those of Google and Azure
+refuse a taken name. They also repeat a write after a lost reply, and then find their own object, which a token marks.
 """
 
 from __future__ import annotations
 
 import importlib
+import secrets
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -20,6 +22,8 @@ from nas.storage.blobs import BlobInfo
 
 _BUCKETS = frozenset({"gs", "gcs", "abfs", "abfss", "az", "adl", "oss"})
 """Protocols without folders: a put that fails with "not found" has a misspelled bucket."""
+_GOOGLE = frozenset({"gs", "gcs"})
+_AZURE = frozenset({"abfs", "abfss", "az"})
 _ONE_CALL = threading.RLock()
 """Held during calls of synchronous file systems, which share open files between threads."""
 
@@ -50,7 +54,7 @@ class FsspecBackend(ObjectBackend):
             if not exclusive:
                 self._put(target, data)
             elif self._fs.async_impl:
-                self._put(target, data, mode="create")
+                self._create(target, data)
             # memory's own exists() walks all names
             elif target in self._fs.store if self.in_process else self._fs.exists(target):
                 raise FileExistsError(target)
@@ -90,8 +94,9 @@ class FsspecBackend(ObjectBackend):
         """Fills one run after the other."""
         size = self.size(target)
         for run in runs:
-            with self._locked():
-                run.write(0, self._fs.cat_file(target, start=run.begin, end=min(run.begin + run.bytes, size)))
+            if run.begin < size:
+                with self._locked():
+                    run.write(0, self._fs.cat_file(target, start=run.begin, end=min(run.begin + run.bytes, size)))
             yield size, run
 
     def names(self, folder: str) -> list[str]:
@@ -116,7 +121,16 @@ class FsspecBackend(ObjectBackend):
         with self._locked():
             self._fs.rm_file(target)
 
-    def _put(self, target: str, data: bytes, **mode: str) -> None:
+    def _create(self, target: str, data: bytes) -> None:
+        """Creates an object; if its own object exists, an earlier reply was lost."""
+        token = secrets.token_hex(16)
+        try:
+            self._put(target, data, mode="create", **_marked(self._protocol, token))
+        except FileExistsError:
+            if token not in str(self._fs.info(target)):
+                raise
+
+    def _put(self, target: str, data: bytes, **mode: object) -> None:
         try:
             self._fs.pipe_file(target, data, **mode)
         except FileNotFoundError as error:
@@ -127,6 +141,15 @@ class FsspecBackend(ObjectBackend):
 
     def _locked(self) -> AbstractContextManager[object]:
         return nullcontext() if self._fs.async_impl else _ONE_CALL
+
+
+def _marked(protocol: str, token: str) -> dict[str, object]:
+    """Returns the arguments that keep a token with an object; adlfs takes no metadata, only settings."""
+    if protocol in _GOOGLE:
+        return {"metadata": {"heirloom-writer": token}}
+    if protocol in _AZURE:
+        return {"content_settings": {"content_disposition": f"attachment; heirloom-writer={token}"}}
+    return {}
 
 
 def _modified(info: Mapping[str, Any]) -> float | None:

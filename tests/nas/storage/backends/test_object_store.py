@@ -109,7 +109,8 @@ def test_unknown_protocol_lists_the_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "package"), [("s3://bucket/x", "boto3"), ("gs://bucket/x", "gcsfs"), ("sftp://host/x", "asyncssh")]
+    ("url", "package"),
+    [("s3://b/x", "boto3"), ("gs://b/x", "gcsfs"), ("az://b/x", "adlfs"), ("sftp://host/x", "asyncssh")],
 )
 def test_missing_driver_names_its_package(url: str, package: str) -> None:
     """A root whose driver is not installed names the package to install."""

@@ -216,7 +216,8 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
         group = found[1]
         if given := [o for o in overrides if o.startswith(f"{group}=") and group in groups_of(config)]:
             return f"{given[0]}: there is no default to replace, write +{given[0]}"
-        return unknown_key(group, config)
+        inner = re.search(r"full_key: (\S+)", str(error.__cause__))  # of a value that holds keys
+        return unknown_key(inner[1] if inner else group, config)
     if found := re.search(r"Multiple values for (\w+)|(\w+) appears more than once", text):
         group = found[1] or found[2]
         if sum(bool(re.match(rf"\+*{group}=", o)) for o in overrides) > 1:

@@ -7,7 +7,7 @@ import json
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
@@ -175,6 +175,17 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ConfigurationError(f"{name}={short_repr(value)}: must be {', '.join(choices[:-1])} or {choices[-1]}")
     return value
+
+
+def check_mapping(name: str, value: object) -> dict[str, Any]:
+    """Returns a mapping as a dict.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{name}={short_repr(value)}: must hold keys. Set {name}.KEY=VALUE")
+    return dict(value)
 
 
 def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:

@@ -200,6 +200,7 @@ MISTAKES = {
         "deterministic=true with runner=threads needs slots=1, not 2",
     ),
     "name_with_a_slash": ((*DEBUG, "name=a/b"), r"name='a/b': must be"),
+    "unknown_key_in_a_value": ((*DEBUG, "job={trials_per_job:2,size:3}"), "unknown key job.size"),
     "sweep_of_an_unknown_tuner": (("-m", *NO_TUNER, "+tuner=random,nope"), "unknown tuner nope"),
 }
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_int, check_number
+from nas.core.validation import check_int, check_mapping, check_number
 
 LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", "dask_cuda.LocalCUDACluster"})
 """Clusters whose workers run on the driver's machine and inherit its environment."""
@@ -56,7 +56,7 @@ def read_dask(values: Mapping[str, Any]) -> DaskCluster:
     if find_spec("distributed") is None:
         raise ConfigurationError("runner=dask: needs Dask. Run: pip install 'heirloom-nas[dask]'")
     runner = values["runner"]
-    arguments = dict(runner.get("cluster") or {})
+    arguments = check_mapping("runner.cluster", runner.get("cluster") or {})
     address, target = arguments.pop("address", None), arguments.pop("_target_", None)
     if address is not None and not (isinstance(address, str) and "://" in address):
         raise ConfigurationError(
@@ -64,7 +64,7 @@ def read_dask(values: Mapping[str, Any]) -> DaskCluster:
         )
     if address is None and not isinstance(target, str):
         raise ConfigurationError(f"runner.cluster._target_={target!r}: must be a cluster class of Dask")
-    adapt, resources = runner.get("adapt"), runner.get("resources") or {}
+    adapt, resources = runner.get("adapt"), check_mapping("runner.resources", runner.get("resources") or {})
     if adapt is not None and not (isinstance(adapt, Mapping) and set(adapt) <= {"minimum", "maximum"}):
         raise ConfigurationError(f"runner.adapt={adapt!r}: must be null or {{minimum: 0, maximum: 8}}")
     for name, count in (adapt or {}).items():

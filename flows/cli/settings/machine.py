@@ -18,6 +18,7 @@ from flows.cli.settings.runners import (
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import slots_of_gpus
+from nas.core.validation import check_mapping
 from nas.executors.simulated import Workers
 
 MAX_DEFAULT_SLOTS = 4
@@ -109,7 +110,7 @@ def _read_workers(values: Mapping[str, Any]) -> Workers | None:
     if values["runner"]["kind"] != "simulated":
         return None
     try:
-        return Workers(**(wishes or {}))
+        return Workers(**check_mapping("runner.workers", wishes or {}))
     except TypeError as error:
         allowed = ", ".join(f"runner.workers.{name}" for name in Workers.__slots__)
         raise ConfigurationError(f"runner.workers={wishes!r}: {error}; there are {allowed}") from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.validation import check_mapping
 from nas.storage.maintenance.gc.retention import Retention
 
 if TYPE_CHECKING:
@@ -19,12 +20,10 @@ def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         ConfigurationError: the root is empty, or the options are not a mapping.
     """
     storage = values["storage"]
-    root, options = storage.get("root"), storage.get("options") or {}
+    root = storage.get("root")
     if root is None or not str(root).strip():
         raise ConfigurationError(f"storage.root={root!r}: must be a folder or a URL")
-    if not isinstance(options, Mapping):
-        raise ConfigurationError(f"storage.options={options!r}: holds keys: set storage.options.KEY=VALUE")
-    return str(root), dict(options)
+    return str(root), check_mapping("storage.options", storage.get("options") or {})
 
 
 def reach_root(values: Mapping[str, Any]) -> BlobStore:

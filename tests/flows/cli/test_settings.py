@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flows.cli.command import Invocation, run_command
+from flows.cli.settings.clusters import read_dask
 from flows.cli.settings.machine import read_machine
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
@@ -52,6 +53,22 @@ def test_impossible_shares_are_refused(wanted: Any, slots: int | None, complaint
     """More GPUs than there are, more slots than they hold, and odd values are refused with the remedy."""
     with pytest.raises(ConfigurationError, match=complaint):
         read(wanted, 2, slots)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"cluster": 3}, "runner.cluster=3: must hold keys. Set runner.cluster.KEY=VALUE"),
+        ({"resources": [1]}, r"runner.resources=\[1\]: must hold keys"),
+        ({"resources": {"GPU": True}}, "runner.resources.GPU=True: must be a number greater than 0"),
+    ],
+)
+def test_values_of_clusters_hold_keys(wrong: dict[str, Any], complaint: str) -> None:
+    """A value in the place of keys is one line, as is an amount that is no number."""
+    runner = {"kind": "dask", "cluster": {"_target_": "distributed.LocalCluster"}, **wrong}
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        read_dask({"runner": runner})
 
 
 @pytest.mark.parametrize(

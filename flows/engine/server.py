@@ -138,8 +138,7 @@ class TemporaryServer:
         while not _is_healthy(self.api_url):
             status = self._child.poll()
             if status is not None or time.monotonic() > deadline:
-                what = f"did not answer within {timeout_s:g} s" if status is None else f"ended with status {status}"
-                raise ServerError(f"the temporary Prefect server {what}; {self.log_path} ends: {self._last_line()}")
+                raise ServerError(self._why_not(status, timeout_s))
             time.sleep(0.05)
         return self.api_url
 
@@ -168,12 +167,20 @@ class TemporaryServer:
         own = {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_API_AUTH_STRING": self.auth_string}
         return kept | _SERVER_SETTINGS | own | {"PYTHONPATH": path}
 
-    def _last_line(self) -> str:
+    def _why_not(self, status: int | None, timeout_s: float) -> str:
+        """Returns the error's line on a server that did not start."""
         try:
-            lines = self.log_path.read_text(errors="replace").split("\n")
+            log = self.log_path.read_text(errors="replace")
         except OSError as error:
-            return f"(can't be read: {error.strerror})"
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(empty)")
+            log = f"(can't be read: {error.strerror})"
+        if "Can't locate revision" in log:
+            return (
+                f"the database of the temporary Prefect server is of a newer Prefect: {self._home / 'prefect.db'}. "
+                "Upgrade Prefect, name another folder with HEIRLOOM_CACHE, or delete the file"
+            )
+        what = f"did not answer within {timeout_s:g} s" if status is None else f"ended with status {status}"
+        last = next((line.strip()[:300] for line in reversed(log.split("\n")) if line.strip()), "(empty)")
+        return f"the temporary Prefect server {what}; {self.log_path} ends: {last}"
 
 
 def use_server(api_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -282,6 +283,24 @@ def test_a_failed_start_names_log_and_reason(tmp_path: Path, monkeypatch: pytest
     assert "\n" not in str(caught.value)
     assert str(server.log_path) in str(caught.value)
     assert "Application startup failed" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_newer_prefects_database_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that a newer Prefect has migrated is not used; the line names it and what to do."""
+    monkeypatch.setenv("HEIRLOOM_CACHE", str(tmp_path))
+    database = tmp_path / "prefect" / "prefect.db"
+    database.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        opened.execute("INSERT INTO alembic_version VALUES ('f0f0f0f0f0f0')")
+    with TemporaryServer() as server, pytest.raises(ServerError) as caught:
+        server.wait_until_healthy()
+
+    assert str(caught.value) == (
+        f"the database of the temporary Prefect server is of a newer Prefect: {database}. "
+        "Upgrade Prefect, name another folder with HEIRLOOM_CACHE, or delete the file"
+    )
 
 
 def test_a_home_that_cannot_be_made_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ test:
 
 # The slow tests: real NFS, kills, servers, a browser
 test-slow:
-    python -m pytest -m slow -n 2 --dist loadfile
+    python -m pytest -m slow -n 3 --dist loadfile
 
 # Lint, format, layers and types
 check:

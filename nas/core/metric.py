@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from nas.core.errors import ConfigurationError
+from nas.core.validation import short_repr
 
 MAX_NAME = 100
 Direction = Literal["maximize", "minimize"]
@@ -48,6 +49,29 @@ class Metric:
     def is_better(self, value: float, than: float) -> bool:
         """Returns whether ``value`` is strictly better than ``than``."""
         return self.rank(value) > self.rank(than)
+
+
+def choose_metrics(names: Any, known: Sequence[Metric], scores: Sequence[str]) -> tuple[Metric, ...]:
+    """Returns the metrics that ``problem.objectives`` names, in its order.
+
+    Args:
+        names: A name, or a list of names. None: the first score.
+        known: The metrics to choose from.
+        scores: The names of which the choice must include one.
+
+    Raises:
+        ConfigurationError: a name is unknown or repeated, or there is no score.
+    """
+    chosen = [scores[0]] if names is None else [names] if isinstance(names, str) else names
+    by_name = {metric.name: metric for metric in known}
+    is_known = isinstance(chosen, list | tuple) and all(isinstance(n, str) and n in by_name for n in chosen)
+    if not is_known or len({*chosen}) < len(chosen) or {*scores}.isdisjoint(chosen):
+        others = [name for name in by_name if name not in scores]
+        raise ConfigurationError(
+            f"problem.objectives={short_repr(names)}: must be {' or '.join(scores)}, and any of {', '.join(others)}, "
+            f"each once. Write for example problem.objectives=[{scores[0]},{others[0]}]."
+        )
+    return tuple(by_name[name] for name in chosen)
 
 
 def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from nas.core.errors import ConfigurationError, TrialStopped
-from nas.core.metric import Metric
+from nas.core.errors import TrialStopped
+from nas.core.metric import Metric, choose_metrics
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.inheritance.rules import Rules
@@ -73,15 +73,7 @@ class ImageProblem(Problem):
         Raises:
             ConfigurationError: a name is unknown or repeated, or accuracy is missing.
         """
-        known = {metric.name: metric for metric in self.OBJECTIVES}
-        named: Any = "accuracy" if names is None else names
-        chosen = list(named) if isinstance(named, list | tuple) else [named]
-        if "accuracy" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
-            raise ConfigurationError(
-                f"problem.objectives={chosen}: must be accuracy and any of {', '.join([*known][1:])}, each once. "
-                "Write for example problem.objectives=[accuracy,parameters]"
-            )
-        self.metrics = tuple(known[name] for name in chosen)
+        self.metrics = choose_metrics(names, self.OBJECTIVES, ["accuracy"])
 
     @cached_property
     def data(self) -> tuple[Images, Images]:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.core.errors import ConfigurationError, TrialStopped
-from nas.core.metric import Metric
+from nas.core.metric import Metric, choose_metrics
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.validation import check_int, short_repr
+from nas.core.validation import check_int
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.language.network import LanguageModel
@@ -112,15 +112,7 @@ class LanguageProblem(Problem):
         self.epoch_steps, self.n_epochs = epoch_steps, n_epochs
         self.precision = checked_precision(precision)
         self.rules = Rules(optimizer="inherit") if rules is None else Rules.of(rules)
-        known = {metric.name: metric for metric in self.OBJECTIVES}
-        chosen = ["loss"] if objectives is None else objectives
-        is_list = isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen)
-        if not is_list or "loss" not in chosen or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
-            raise ConfigurationError(
-                f"problem.objectives={short_repr(chosen)}: must be loss and any of {', '.join([*known][1:])}, each "
-                "once. Write for example problem.objectives=[loss,parameters]."
-            )
-        self.metrics = tuple(known[name] for name in chosen)
+        self.metrics = choose_metrics(objectives, self.OBJECTIVES, ["loss"])
         learning_rate = Float(1e-3, 1e-2, log=True)
         try:
             self.space = TransformerSpace(n_layers, n_heads, head_sizes, mlp_ratios, {"learning_rate": learning_rate})

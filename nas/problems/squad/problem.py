@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, TrialStopped
-from nas.core.metric import Metric
+from nas.core.metric import Metric, choose_metrics
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.validation import check_int, check_number, check_seed, short_repr
+from nas.core.validation import check_int, check_number, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.squad.articles import random_titles, read_articles, read_titles, read_vectors
 from nas.problems.squad.fit import Fit, answers_of, fit
@@ -123,7 +123,7 @@ class SquadProblem(Problem):
         if learning_rate <= 0:
             raise ConfigurationError(f"problem.learning_rate={learning_rate}: must be above 0. Write 0.003.")
         check_int("problem.max_layers", max_layers, 2, MAX_LAYERS)
-        self.metrics = self._chosen(objectives)
+        self.metrics = choose_metrics(objectives, self.OBJECTIVES, _SCORES)
         self.rules = Rules.of(rules)
         self.space = ReadingSpace(width, max_layers=max_layers)
         self.width, self.n_questions, self.n_epochs, self.learning_rate = width, n_questions, n_epochs, learning_rate
@@ -139,18 +139,6 @@ class SquadProblem(Problem):
             if file is not None or name == "data_file":
                 remedy = _REMEDY if name == "data_file" else f"Set problem.{name}=FILE, or null for none"
                 check_file(f"problem.{name}", file, self.data_options, remedy)
-
-    def _chosen(self, names: Sequence[str] | None) -> tuple[Metric, ...]:
-        """Returns the metrics of these names, or f1 alone."""
-        known = {metric.name: metric for metric in self.OBJECTIVES}
-        chosen = ["f1"] if names is None else names
-        is_list = isinstance(chosen, list | tuple) and chosen and all(isinstance(name, str) for name in chosen)
-        if not is_list or chosen[0] not in _SCORES or len({*chosen}) < len(chosen) or not {*chosen} <= known.keys():
-            raise ConfigurationError(
-                f"problem.objectives={short_repr(chosen)}: must be f1 or exact_match, and then any others of "
-                f"{', '.join(known)}, each once. Write problem.objectives=[f1,parameters]."
-            )
-        return tuple(known[name] for name in chosen)
 
     @property
     def abilities(self) -> frozenset[Ability]:

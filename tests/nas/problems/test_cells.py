@@ -230,7 +230,7 @@ def test_interrupted_epoch_resumes(
         ({"side": 16}, r"problem.side=16: must be a whole number from 4 to 8"),
         ({"reduction": "max"}, r"problem.reduction='max': must be one of pool, residual"),
         ({"epoch_steps": 0}, r"problem.epoch_steps=0: must be a whole number of at least 1"),
-        ({"objectives": ["loss"]}, r"must be accuracy and any of loss, parameters, flops, live_flops"),
+        ({"objectives": ["loss"]}, r"must be accuracy, and any of loss, parameters, flops, live_flops"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

@@ -348,7 +348,7 @@ def test_knowing_the_cost_changes_nothing(problem: DigitsProblem) -> None:
 @pytest.mark.parametrize("objectives", [["parameters"], [], ["accuracy", "latency"], ["accuracy", "accuracy"], "flops"])
 def test_invalid_objectives_are_refused(objectives: Any) -> None:
     """Objectives must include accuracy, and be known and distinct."""
-    with pytest.raises(ConfigurationError, match=r"problem.objectives=.*: must be accuracy and any of parameters"):
+    with pytest.raises(ConfigurationError, match=r"problem.objectives=.*: must be accuracy, and any of parameters"):
         DigitsProblem(objectives=objectives)
 
 

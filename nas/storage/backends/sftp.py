@@ -29,6 +29,12 @@ from nas.storage.backends.ssh import GONE, Connection, is_lost, translate, wait_
 from nas.storage.blobs import BlobInfo
 
 _AT_ONCE = 4
+_DEFAULTS: dict[str, Any] = {
+    "keepalive_interval": 10,
+    "keepalive_count_max": 1,  # lost after 20 s without an answer, well below retry_s
+    "connect_timeout": 15,
+    "encryption_algs": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com",  # 1.5 times as fast
+}
 _TAKEN = (asyncssh.SFTPFailure, asyncssh.SFTPFileAlreadyExists)
 """Refusals of a name; servers call most other errors "failure", too."""
 
@@ -80,15 +86,12 @@ class SftpBackend(ObjectBackend):
     def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
         """Fills several runs at once, each by many requests."""
 
-        def one(run: Run) -> tuple[int, Run]:
-            async def filled(client: SFTPClient) -> int:
-                async with client.open(target, "rb") as file:
-                    found, _ = await asyncio.gather(file.stat(), read(file, run))
-                return found.size or 0
+        async def filled(run: Run, client: SFTPClient) -> tuple[int, Run]:
+            async with client.open(target, "rb") as file:
+                found, _ = await asyncio.gather(file.stat(), read(file, run))
+            return found.size or 0, run
 
-            return self._reading(filled), run
-
-        return in_order((partial(one, run) for run in runs), _AT_ONCE)
+        return in_order((partial(self._reading, partial(filled, run)) for run in runs), _AT_ONCE)
 
     def names(self, folder: str) -> list[str]:
         """Returns the server's listing."""
@@ -102,11 +105,11 @@ class SftpBackend(ObjectBackend):
             found: list[BlobInfo] = []
             with suppress(*GONE):  # deleted meanwhile
                 async for entry in client.scandir(f"{folder}/{path}".rstrip("/")):
-                    name, kind = path + str(entry.filename), entry.attrs.type
-                    if kind == asyncssh.FILEXFER_TYPE_DIRECTORY and entry.filename not in (".", ".."):
+                    name, attributes = path + str(entry.filename), entry.attrs
+                    if attributes.type != asyncssh.FILEXFER_TYPE_DIRECTORY:
+                        found.append(BlobInfo(name, attributes.size or 0, attributes.mtime))
+                    elif entry.filename not in (".", ".."):
                         found += await below(client, f"{name}/")
-                    elif kind != asyncssh.FILEXFER_TYPE_DIRECTORY:
-                        found.append(BlobInfo(name, entry.attrs.size or 0, entry.attrs.mtime))
             return found
 
         return self._reading(lambda client: below(client, ""))
@@ -119,16 +122,15 @@ class SftpBackend(ObjectBackend):
         """Asks the server, which refuses to remove a folder with entries."""
 
         async def remove(client: SFTPClient) -> bool:
-            try:
+            with suppress(*GONE, *_TAKEN, asyncssh.SFTPDirNotEmpty):
                 await client.rmdir(folder)
-            except (*GONE, *_TAKEN, asyncssh.SFTPDirNotEmpty):
-                return False
-            return True
+                return True
+            return False
 
         return self.persistently(remove)
 
     def _rename(self, temporary: str, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """Gives the file its name; after a lost reply, checks whether the rename was done."""
+        """Gives the file its name; after a lost reply, checks whether it has the name already."""
         n_attempts = 0
 
         async def rename(client: SFTPClient) -> None:
@@ -137,7 +139,8 @@ class SftpBackend(ObjectBackend):
             try:
                 await (client.rename if exclusive else client.posix_rename)(temporary, target)
             except (*GONE, *_TAKEN) as error:
-                if n_attempts > 1 and await holds(client, target, chunks):
+                is_renamed = n_attempts > 1 and not await client.lexists(temporary)
+                if is_renamed and await holds(client, target, chunks):
                     return
                 if exclusive and isinstance(error, _TAKEN) and await client.lexists(target):
                     raise FileExistsError(errno.EEXIST, "the name is taken") from error
@@ -187,21 +190,17 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
         ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     parts = urlsplit(url)
-    given = {"username": parts.username, "password": parts.password, "port": parts.port}
-    settings: dict[str, Any] = {key: unquote(str(value)) for key, value in given.items() if value is not None}
-    settings |= options
-    host = str(settings.pop("host", parts.hostname) or "")
-    port = int(settings.pop("port", 22))
-    path = parts.path.removeprefix("/~/") or "/"
+    given = {"username": parts.username, "password": parts.password, "port": parts.port, "host": parts.hostname}
+    settings = (
+        _DEFAULTS | {key: unquote(str(value)) for key, value in given.items() if value is not None} | dict(options)
+    )
+    host, port = str(settings.pop("host", "")), int(settings.pop("port", 22))
     if not host or parts.query or parts.fragment:
         raise ValueError("an sftp root must be sftp://user@host:port/path")
     if _is_here(host):
         settings.setdefault("known_hosts", None)
-    settings.setdefault("keepalive_interval", 10)
-    settings.setdefault("keepalive_count_max", 1)  # lost after 20 s without an answer, well below retry_s
-    settings.setdefault("connect_timeout", 15)
-    settings.setdefault("encryption_algs", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com")  # 1.5 times as fast
-    return SftpBackend(Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings)), retry_s), path
+    connection = Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings))
+    return SftpBackend(connection, retry_s), parts.path.removeprefix("/~/") or "/"
 
 
 def _is_here(host: str) -> bool:

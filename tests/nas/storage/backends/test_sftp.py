@@ -165,15 +165,18 @@ class TestFaults:
             assert root.read(reference) == b"contents"
             assert everything(tmp_path) == ["trials/1.json"]
 
-    def test_other_writer_wins_while_the_connection_is_away(self, tmp_path: Path, sftp_port: int) -> None:
-        """A rename that never arrived, and finds another's file when it is repeated, is told so."""
+    @pytest.mark.parametrize("contents", [b"another's", b"mine"])
+    def test_other_writer_wins_while_the_connection_is_away(
+        self, tmp_path: Path, sftp_port: int, contents: bytes
+    ) -> None:
+        """A rename that never arrived, and finds another's file when it is repeated, is told so: an equal one, too."""
         with sftp_server("dropped_rename") as port:
-            sftp_root(sftp_port, tmp_path).publish("trials/1.json", [b"another's"], exclusive=True)
+            sftp_root(sftp_port, tmp_path).publish("trials/1.json", [contents], exclusive=True)
 
             with pytest.raises(AlreadyPublishedError):
                 sftp_root(port, tmp_path, retry_s=20).publish("trials/1.json", [b"mine"], exclusive=True)
             assert everything(tmp_path) == ["trials/1.json"]
-            assert (tmp_path / "trials/1.json").read_bytes() == b"another's"
+            assert (tmp_path / "trials/1.json").read_bytes() == contents
 
     @pytest.mark.slow
     def test_upload_goes_on_after_a_cut(self, tmp_path: Path) -> None:

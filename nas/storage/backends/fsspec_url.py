@@ -7,6 +7,7 @@ refuse a taken name. They also repeat a write after a lost reply, and then find 
 from __future__ import annotations
 
 import importlib
+import logging
 import secrets
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -179,6 +180,7 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
     except ValueError as error:
         where, known = without_passwords(url), ", ".join(sorted(fsspec.available_protocols()))
         raise ConfigurationError(f"storage.root={where}: unknown protocol. Use a folder or one of {known}.") from error
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its tracebacks repeat errors that it raises
     fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
     fs.dircache.use_listings_cache = False
     return FsspecBackend(fs, url.partition("://")[0], retry_s), str(root)

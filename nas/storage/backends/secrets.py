@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
@@ -12,7 +13,10 @@ _HARMLESS = frozenset(
     {"endpoint_url", "region_name", "profile", "host", "username", "known_hosts", "client_keys", "config"}
 )
 """Options that help to understand a message; a password in a URL among them is masked."""
-_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_AWS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_AZURE = ("ACCOUNT_KEY", "CLIENT_SECRET", "CONNECTION_STRING", "SAS_TOKEN")
+_VARIABLES = (*_AWS, *(f"AZURE_STORAGE_{name}" for name in _AZURE))
+_IN_A_CONNECTION_STRING = re.compile("(?:AccountKey|SharedAccessSignature)=([^;]+)")
 _KINDS = (PermissionError, FileExistsError, FileNotFoundError, TimeoutError, ConnectionError, OSError, ValueError)
 
 
@@ -24,6 +28,7 @@ class Secrets:
         found |= {unquote(secret) for secret in found}
         found |= set(_texts(options, but=_HARMLESS))
         found |= {os.environ.get(name, "") for name in _VARIABLES}
+        found |= {key for secret in found for key in _IN_A_CONNECTION_STRING.findall(secret)}
         self._found = sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)
 
     def masked(self, error: BaseException) -> str:

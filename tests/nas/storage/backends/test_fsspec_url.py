@@ -112,6 +112,18 @@ def test_short_object_is_corrupt(files: BlobStore) -> None:
         files.read_ranges(reference, [ByteRange(50, digest_of(bytes(10)), memoryview(bytearray(10)))])
 
 
+def test_refusal_is_one_error(
+    store: CloudStore, far: BlobStore, proxy: HttpProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refused request is one error in one line, and logs no traceback."""
+    proxy.fail(403, method="POST" if store.protocol == "gs" else "PUT", times=9)
+
+    with pytest.raises(StorageError, match=f"can't publish {far.url}/trials/1") as caught:
+        far.publish("trials/1", [b"1"], exclusive=True)
+    assert "\n" not in str(caught.value)
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 def test_missing_bucket_is_refused(store: CloudStore) -> None:
     """A bucket that does not exist is refused, not created."""
     with pytest.raises((ConfigurationError, StorageError), match="can't be used"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -140,6 +141,20 @@ def test_messages_keep_secrets() -> None:
         assert SECRET not in message
         assert "akey" not in message
         assert "\n" not in message
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_key_in_a_connection_string_is_a_secret(monkeypatch: pytest.MonkeyPatch, is_variable: bool) -> None:
+    """A message does not show the key of Azure's connection string, in an option or a variable."""
+    fsspec.register_implementation("broken", BrokenFileSystem, clobber=True)
+    text = f"AccountName=name;AccountKey={SECRET};EndpointSuffix=core.windows.net"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text if is_variable else "")
+    files = open_root("broken://root", {} if is_variable else {"connection_string": text}, retry_s=0)
+    monkeypatch.setattr(BrokenFileSystem, "cat_ranges", lambda *args, **kwargs: 1 / int(f"0{SECRET}"))
+
+    with pytest.raises(StorageError, match=r"invalid literal.*\*\*\*") as caught:
+        files.read_if_present("a")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_travels_to_workers_is_shown_without_secrets() -> None:

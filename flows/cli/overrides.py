@@ -218,6 +218,8 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
             return f"{given[0]}: there is no default to replace, write +{given[0]}"
         inner = re.search(r"full_key: (\S+)", str(error.__cause__))  # of a value that holds keys
         return unknown_key(inner[1] if inner else group, config)
+    if found := re.fullmatch(r"Error merging override \+*(([^=]+)=.*)", text):
+        return f"{masked(found[1])}: must hold keys. Set {found[2]}.KEY=VALUE"
     if found := re.search(r"Multiple values for (\w+)|(\w+) appears more than once", text):
         group = found[1] or found[2]
         if sum(bool(re.match(rf"\+*{group}=", o)) for o in overrides) > 1:

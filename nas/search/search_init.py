@@ -124,7 +124,7 @@ def _content(name: str, url: str) -> bytes:
     try:
         return read_file(url, {})
     except OSError as error:
+        other = ", or another search's trial as NAME:42" if name == "weights" else ""
         raise ConfigurationError(
-            f"init.{name}={url}: can't be read ({error}). Give a file's path or URL."
-            + (", or another search's trial as NAME:42" if name == "weights" else "")
+            f"init.{name}={url}: can't be read ({error}). Give a file's path or URL{other}."
         ) from error

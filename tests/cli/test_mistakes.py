@@ -201,6 +201,10 @@ MISTAKES = {
     ),
     "name_with_a_slash": ((*DEBUG, "name=a/b"), r"name='a/b': must be"),
     "unknown_key_in_a_value": ((*DEBUG, "job={trials_per_job:2,size:3}"), "unknown key job.size"),
+    "list_in_the_place_of_keys": (
+        (*DEBUG, "constraints=[1]"),
+        r"constraints=\[1\]: must hold keys. Set constraints.KEY=VALUE",
+    ),
     "sweep_of_an_unknown_tuner": (("-m", *NO_TUNER, "+tuner=random,nope"), "unknown tuner nope"),
 }
 

@@ -10,6 +10,10 @@ test:
 test-slow:
     python -m pytest -m slow -n 3 --dist loadfile
 
+# The fast tests with the lowest versions that pyproject.toml allows, in an environment of their own
+test-lowest:
+    .ci/lowest
+
 # Lint, format, layers and types
 check:
     ruff check . && ruff format --check . && lint-imports && mypy

@@ -7,6 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from nas.search.definition import TWO_STAGE
 
@@ -143,13 +146,33 @@ def test_readme_has_the_search_command() -> None:
     assert found == ["pip install -c constraints.txt . && python -m flows.search +tuner=evolution"]
 
 
-def test_constraints_pin_every_dependency() -> None:
-    """Each dependency of pyproject.toml has a pinned version in constraints.txt."""
+def requirements() -> list[Requirement]:
+    """Returns the dependencies of pyproject.toml, those of extras included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    names = {re.split(r"[^A-Za-z0-9_.-]", one)[0].lower() for one in wanted} - {project["name"]}
-    pinned = {
-        line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    texts = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    return [found for found in map(Requirement, texts) if found.name != project["name"]]
+
+
+def pins(name: str) -> dict[str, Version]:
+    """Returns the versions that a file of constraints pins, by normalized name."""
+    lines = [line.split() for line in (ROOT / name).read_text().splitlines() if "==" in line]
+    parts = [words[0].partition("==") for words in lines]
+    return {canonicalize_name(package): Version(version) for package, _, version in parts}
+
+
+def test_constraints_pin_every_dependency() -> None:
+    """Each dependency of pyproject.toml has a pinned version in constraints.txt that its bounds allow."""
+    pinned = pins("constraints.txt")
+
+    assert [str(one) for one in requirements() if pinned[canonicalize_name(one.name)] not in one.specifier] == []
+
+
+def test_lowest_constraints_are_the_lower_bounds() -> None:
+    """constraints-lowest.txt pins each dependency of pyproject.toml to its lower bound."""
+    pinned = pins("constraints-lowest.txt")
+    bounds = {
+        one.name: Version(bound.version) for one in requirements() for bound in one.specifier if bound.operator == ">="
     }
 
-    assert names - pinned == set()
+    assert {name: str(bound) for name, bound in bounds.items() if pinned[canonicalize_name(name)] != bound} == {}
+    assert bounds.keys() == {one.name for one in requirements()}

@@ -10,6 +10,8 @@ from blake3 import blake3
 
 from nas.storage.verified import Buffer, ByteRange
 
+PART = 16 << 20
+"""Bytes of each part of a large upload, of which S3 allows 10,000."""
 GAP = 1 << 20
 """Unwanted bytes between two ranges that cost less to read than another request."""
 SINGLE = 64 << 20

@@ -13,11 +13,12 @@ import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any, final
 
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.redaction import without_passwords
-from nas.storage.backends.chunks import Hashed, Run
+from nas.storage.backends.chunks import PART, Hashed, Run, pieces
 from nas.storage.backends.object_backend import ObjectBackend, check_small
 from nas.storage.blobs import BlobInfo
 
@@ -46,11 +47,17 @@ class FsspecBackend(ObjectBackend):
         self.in_process = protocol == "memory"
 
     def put(self, target: str, chunks: Hashed, *, exclusive: bool) -> None:
-        """Stores the object in one request.
+        """Stores the object in one request, or a large one in parts (Google, Azure).
 
         For an exclusive name, an asynchronous file system gets ``mode="create"``. Another is asked if the name exists.
         """
-        data = b"".join(chunks)
+        parts = pieces(chunks, PART)
+        first = list(islice(parts, 2))
+        if len(first) == 2 and not exclusive and self._protocol in _GOOGLE | _AZURE:
+            self._stream(target, chain(first, parts))
+            self._check_size(target, chunks.bytes)
+            return
+        data = b"".join(chain(first, parts))
         with self._locked():
             if not exclusive:
                 self._put(target, data)
@@ -121,6 +128,24 @@ class FsspecBackend(ObjectBackend):
         """Removes the object."""
         with self._locked():
             self._fs.rm_file(target)
+
+    def _stream(self, target: str, parts: Iterable[bytes]) -> None:
+        """Uploads parts, which close() joins; an error publishes nothing."""
+        file = self._fs.open(target, "wb", block_size=PART)
+        try:
+            for part in parts:
+                file.write(part)
+        except BaseException:
+            file.closed = True  # its destructor would join the parts
+            file.discard()
+            raise
+        file.close()
+
+    def _check_size(self, target: str, n_bytes: int) -> None:
+        """Deletes an object to which a part was appended twice, after a lost reply."""
+        if (size := self.size(target)) != n_bytes:
+            self.delete(target)
+            raise StorageError(f"the store joined {n_bytes} bytes of {target} to {size}")
 
     def _create(self, target: str, data: bytes) -> None:
         """Creates an object; if its own object exists, an earlier reply was lost."""

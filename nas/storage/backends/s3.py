@@ -22,13 +22,11 @@ from botocore import exceptions as boto
 
 from nas.core.reference import TEMPORARY
 from nas.storage.backends.aws import is_temporary, make_client, status_of, translated
-from nas.storage.backends.chunks import Hashed, Run, pieces
+from nas.storage.backends.chunks import PART, Hashed, Run, pieces
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
 from nas.storage.blobs import BlobInfo
 
-PART = 16 << 20
-"""Bytes of a part, of which four are uploaded at a time; 10,000 are allowed."""
 _AT_ONCE = 4
 _STEP = 1 << 20
 _WRITER = "heirloom-writer"

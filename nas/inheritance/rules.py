@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_int, check_number, closest_names
+from nas.core.validation import check_choice, check_int, check_number, closest_names
 
 Match = Literal["name", "structure"]
 Rest = Literal["scaled", "own"]
@@ -57,8 +57,7 @@ class Rules:
             ("statistics", Statistics),
             ("optimizer", OptimizerState),
         ):
-            if getattr(self, name) not in (known := get_args(allowed)):
-                raise ConfigurationError(f"rules.{name}={getattr(self, name)!r}: must be one of {', '.join(known)}")
+            check_choice(f"rules.{name}", getattr(self, name), get_args(allowed))
         for name in ("shrink", "perturb"):
             check_number(f"rules.{name}", getattr(self, name), 0, 1)
         for name in ("warm_up_steps", "freeze_epochs"):

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_int
+from nas.core.validation import check_choice, check_int
 from nas.problems.cifar10 import Cifar10Problem
 from nas.problems.digits import DigitsProblem
 from nas.problems.fashion_mnist import FashionMnistProblem
@@ -78,9 +78,7 @@ def data_set(name: str) -> DataSet:
     Raises:
         ConfigurationError: the name is unknown.
     """
-    if not isinstance(name, str) or name not in DATA_SETS:
-        raise ConfigurationError(f"problem.data={name!r}: must be one of {', '.join(DATA_SETS)}")
-    return DATA_SETS[name]
+    return DATA_SETS[check_choice("problem.data", name, tuple(DATA_SETS))]
 
 
 def source_of(name: str, *, split_seed: int, options: Mapping[str, Any]) -> ImageProblem:

@@ -9,7 +9,7 @@ import torch
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
-from nas.core.validation import check_bool, check_int, check_seed
+from nas.core.validation import check_bool, check_choice, check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.fit import Recipe
 from nas.problems.images.graph_recipes import graph_recipe, image_graphs
@@ -103,9 +103,7 @@ class FashionMnistProblem(ImageProblem):
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        if space not in SPACES:
-            raise ConfigurationError(f"problem.space={space!r}: must be one of {', '.join(SPACES)}")
-        is_graph = space == "graphs"
+        is_graph = check_choice("problem.space", space, SPACES) == "graphs"
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         check_seed("problem.split_seed", split_seed)
         check_int("problem.n_epochs", n_epochs, 1)

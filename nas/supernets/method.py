@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_bool, check_int, check_number, closest_names
+from nas.core.validation import check_bool, check_choice, check_int, check_number, closest_names
 from nas.supernets.connectivity import NONE
 
 METHODS = ("darts", "gdas", "drnas", "darts_pt")
@@ -43,8 +43,7 @@ class Method:
     temperature: Sequence[float] = (10.0, 0.1)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ConfigurationError(f"tuner.method={self.method!r}: must be one of {', '.join(METHODS)}.")
+        check_choice("tuner.method", self.method, METHODS)
         check_int("tuner.n_epochs", self.n_epochs, 1)
         check_int("tuner.order", self.order, 1, 2)
         if self.order == 2 and self.method not in ("darts", "darts_pt"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nas.core.errors import ConfigurationError
+from nas.core.validation import check_choice
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 
@@ -15,9 +15,7 @@ def checked_precision(name: str) -> str:
     Raises:
         ConfigurationError: the name is unknown.
     """
-    if name not in PRECISIONS:
-        raise ConfigurationError(f"problem.precision={name!r}: must be one of {', '.join(PRECISIONS)}")
-    return name
+    return check_choice("problem.precision", name, PRECISIONS)
 
 
 def precision_of(name: str, device: str) -> torch.autocast:

@@ -46,7 +46,7 @@ class AnnealTuner(Tuner):
         shrink: float = 0.1,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_int("n_initial_points", n_initial_points, 1)
+        check_int("tuner.n_initial_points", n_initial_points, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
             check_number(name, value, 0)
         self.n_initial_points = n_initial_points

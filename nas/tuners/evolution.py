@@ -20,7 +20,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, Proposal, Trial
-from nas.core.validation import check_int
+from nas.core.validation import check_choice, check_int, check_number
 from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import Answer, Tuner
@@ -61,23 +61,20 @@ class EvolutionTuner(Tuner):
         donor: str = "parent",
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_int("population_size", population_size, 1)
-        check_int("sample_size", sample_size, 1)
+        check_int("tuner.population_size", population_size, 1)
+        check_int("tuner.sample_size", sample_size, 1)
         if sample_size > population_size:
             raise ConfigurationError(
-                f"sample_size={sample_size}: must lie between 1 and population_size ({population_size})"
+                f"tuner.sample_size={sample_size}: must be at most tuner.population_size ({population_size})"
             )
-        if isinstance(crossover, bool) or not isinstance(crossover, int | float) or not 0 <= crossover <= 1:
-            raise ConfigurationError(f"crossover={crossover!r}: must be a probability: a number from 0 to 1")
-        if replacement not in get_args(Replacement):
-            raise ConfigurationError(f"replacement={replacement!r}: must be one of {', '.join(get_args(Replacement))}")
+        check_number("tuner.crossover", crossover, 0, 1)
+        check_choice("tuner.replacement", replacement, get_args(Replacement))
         if replacement == "loser" and sample_size < 2:
-            raise ConfigurationError(f"sample_size={sample_size}: must be at least 2 with replacement=loser")
+            raise ConfigurationError(f"tuner.sample_size={sample_size}: must be 2 or more with tuner.replacement=loser")
         self.population_size = population_size
         self.sample_size = sample_size
         self.crossover = crossover
-        if donor not in get_args(First):
-            raise ConfigurationError(f"tuner.donor={donor!r}: must be one of {', '.join(get_args(First))}")
+        check_choice("tuner.donor", donor, get_args(First))
         self.replacement = replacement
         self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 

@@ -50,7 +50,7 @@ class Nsga2Tuner(Tuner):
         crossover_rate: float = 0.9,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        check_int("population_size", population_size, 2)
+        check_int("tuner.population_size", population_size, 2)
         check_number("crossover_rate", crossover_rate, 0, 1)
         self.population_size = population_size
         self.crossover_rate = crossover_rate

@@ -19,7 +19,7 @@ from nas.core.metric import Metric
 from nas.core.outliers import clip_outliers
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_int
+from nas.core.validation import check_choice, check_int
 from nas.spaces.domain import Categorical, Domain
 from nas.spaces.space import Space
 from nas.tuners.base import Answer
@@ -72,8 +72,7 @@ class OptunaTuner(DonorTuner):
         donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
-        if sampler not in _SAMPLERS:
-            raise ConfigurationError(f"tuner.sampler={sampler!r}: must be one of {', '.join(_SAMPLERS)}")
+        check_choice("tuner.sampler", sampler, tuple(_SAMPLERS))
         if max_points is not None:
             check_int("tuner.max_points", max_points, 2)
         self.sampler = sampler

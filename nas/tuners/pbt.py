@@ -74,7 +74,7 @@ class PbtTuner(Tuner):
         check_number("resample", resample, 0, 1)
         check_number("factor", factor, 1, 10, excluded=1)
         if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
-            raise ConfigurationError(f"perturbed={perturbed!r}: must be a list of names, or null")
+            raise ConfigurationError(f"tuner.perturbed={perturbed!r}: must be a list of names, or null")
         check_bool("tuner.synchronous", synchronous)
         if perturbed is not None:
             _check_perturbed(space, perturbed)

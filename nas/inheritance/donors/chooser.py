@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import DONOR_RULES, Donor, DonorRule, Trial
+from nas.core.validation import check_choice
 from nas.inheritance.donors.donor_rules import LOCAL, donor_by_rule
 from nas.inheritance.donors.lineage_donors import LineageDonors
 from nas.inheritance.donors.table import usable_checkpoint
@@ -37,9 +37,7 @@ class DonorChooser:
     """
 
     def __init__(self, choice: str, space: Space, metric: Metric) -> None:
-        self.choice = str(choice).lower()
-        if self.choice not in CHOICES:
-            raise ConfigurationError(f"tuner.donor={choice!r}: must be one of {', '.join(CHOICES)}")
+        self.choice = check_choice("tuner.donor", str(choice).lower(), CHOICES)
         self._space = space
         self._metric = metric
         self._lineage_donors = LineageDonors(space, metric)

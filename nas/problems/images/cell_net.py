@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nas.core.errors import ConfigurationError
-from nas.core.validation import check_int
+from nas.core.validation import check_choice, check_int
 from nas.problems.images.pixels import N_CLASSES
 from nas.supernets.cell import Cell
 from nas.supernets.operations import Halve, Operations, ResidualReduction
@@ -52,8 +51,7 @@ class Skeleton:
     cells_per_stage: int = 1
 
     def __post_init__(self) -> None:
-        if self.reduction not in _REDUCTIONS:
-            raise ConfigurationError(f"problem.reduction={self.reduction!r}: must be one of {', '.join(_REDUCTIONS)}")
+        check_choice("problem.reduction", self.reduction, tuple(_REDUCTIONS))
         check_int("problem.channels", self.channels, 1, 4096)
         check_int("problem.cells_per_stage", self.cells_per_stage, 1, 100)
 

@@ -615,9 +615,9 @@ def test_shrink_and_perturb() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"first": "size"}, r"rules.first='size': must be one of name, structure"),
-        ({"rest": "zero"}, r"rules.rest='zero': must be one of scaled, own"),
-        ({"statistics": True}, r"rules.statistics=True: must be one of inherit, reset"),
+        ({"first": "size"}, r"rules.first='size': must be name or structure"),
+        ({"rest": "zero"}, r"rules.rest='zero': must be scaled"),
+        ({"statistics": True}, r"rules.statistics=True: must be inherit"),
         ({"shrink": 2}, r"rules.shrink=2: must be a number from 0 to 1"),
         ({"perturb": "x"}, r"rules.perturb='x': must be a number"),
         ({"warm_up_steps": -1}, r"rules.warm_up_steps=-1: must be a whole number of at least 0"),

@@ -224,11 +224,11 @@ def test_interrupted_epoch_resumes(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data": "svhn"}, r"problem.data='svhn': must be one of digits, fashion_mnist, cifar10"),
+        ({"data": "svhn"}, r"problem.data='svhn': must be digits, fashion_mnist or cifar10"),
         ({"data_root": "/x"}, r"problem.data_root: must be left out with problem.data=digits. It belongs to data=fash"),
         ({"side": 6}, r"problem.side=6: must be a multiple of 4"),
         ({"side": 16}, r"problem.side=16: must be a whole number from 4 to 8"),
-        ({"reduction": "max"}, r"problem.reduction='max': must be one of pool, residual"),
+        ({"reduction": "max"}, r"problem.reduction='max': must be pool or residual"),
         ({"epoch_steps": 0}, r"problem.epoch_steps=0: must be a whole number of at least 1"),
         ({"objectives": ["loss"]}, r"must be accuracy, and any of loss, parameters, flops, live_flops"),
     ],

@@ -101,7 +101,7 @@ def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], messa
         ({"data_file": "memory://none.npz"}, "problem.data_file=memory://none.npz: must be a file that exists"),
         ({"data_file": str(ROOT / "conf")}, "conf: must be a file, not a folder. .*problem.data_file=FILE"),
         ({"n_epochs": 0}, r"problem.n_epochs=0: must be"),
-        ({"precision": "half"}, "problem.precision='half': must be one of"),
+        ({"precision": "half"}, "problem.precision='half': must be auto, float32 or bfloat16"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

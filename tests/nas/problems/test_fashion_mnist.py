@@ -179,11 +179,11 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ({"data_options": "x"}, r"problem.data_options='x': must be a dict. Write problem.data_options=\{anon:true\}"),
         ({"objectives": 5}, "problem.objectives=5: must be accuracy, and any of"),
         ({"split_seed": -1}, r"problem.split_seed=-1: must be a whole number of at least 0"),
-        ({"space": "cells"}, "problem.space='cells': must be one of graphs, blocks"),
+        ({"space": "cells"}, "problem.space='cells': must be graphs or blocks"),
         ({"flip": "no"}, "problem.flip='no': must be true or false"),
         ({"data_root": 2024}, "problem.data_root=2024: must be a folder's path or URL"),
         ({"rules": {"freeze": 1}}, r"rules: unknown rule 'freeze'. Choose one of freeze_epochs"),
-        ({"precision": "half"}, "problem.precision='half': must be one of auto, float32, bfloat16"),
+        ({"precision": "half"}, "problem.precision='half': must be auto, float32 or bfloat16"),
     ],
 )
 def test_wrong_arguments_are_refused(tiny: Path, arguments: dict[str, Any], message: str) -> None:

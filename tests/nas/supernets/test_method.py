@@ -28,7 +28,7 @@ def test_other_derivations_have_no_method(derivation: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"method": "snas"}, "tuner.method='snas': must be one of darts"),
+        ({"method": "snas"}, "tuner.method='snas': must be darts, "),
         ({"method": "darts", "order": 3}, "tuner.order=3: must be a whole number from 1 to 2"),
         ({"method": "gdas", "order": 2}, "tuner.order=2: must be 1 with method gdas"),
         ({"method": "darts", "n_epochs": 0}, "tuner.n_epochs=0"),

@@ -154,10 +154,10 @@ def n_alike(one: Trial, other: Trial) -> int:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"donor": "uncle"}, r"tuner.donor='uncle': must be one of parent, best_donor"),
-        ({"crossover": 1.5}, r"crossover=1.5: must be a probability"),
-        ({"replacement": "youngest"}, "replacement='youngest': must be one of oldest, worst, loser"),
-        ({"replacement": "loser", "sample_size": 1}, "must be at least 2 with replacement=loser"),
+        ({"donor": "uncle"}, r"tuner.donor='uncle': must be parent"),
+        ({"crossover": 1.5}, r"tuner.crossover=1.5: must be a number from 0 to 1"),
+        ({"replacement": "youngest"}, "tuner.replacement='youngest': must be oldest, worst or loser"),
+        ({"replacement": "loser", "sample_size": 1}, "must be 2 or more with tuner.replacement=loser"),
     ],
 )
 def test_invalid_arguments_are_refused(wrong: dict[str, object], line: str) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,12 @@ class TunerProcess:
         """Sends a call and returns its number."""
         with self._lock:
             number, self._n_calls = self._n_calls, self._n_calls + 1
+            line = json.dumps({"call": number, "method": method, **arguments})
             try:
-                self._file.write(json.dumps({"call": number, "method": method, **arguments}).encode() + b"\n")
+                self._file.write(line.encode() + b"\n")
                 self._file.flush()
-            except OSError:
-                pass  # the process has ended: the reading thread reports it
+            except (OSError, ValueError):
+                pass  # the process has ended: the reading thread reports it, and closes the file
             return number
 
     def cpu_s(self) -> float:
@@ -88,6 +90,8 @@ class TunerProcess:
         except (OSError, ValueError):
             pass  # closed, or a line cut off by a kill
         self._on_reply(None)
+        with self._lock, suppress(OSError):
+            self._file.close()  # the socket stays open until then
 
 
 def _ps_seconds(pid: int) -> float:

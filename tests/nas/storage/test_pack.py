@@ -32,7 +32,7 @@ DTYPES = sorted(
 )
 LENGTHS = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:B?Complex[A-Za-z0-9]+ support is experimental:UserWarning")
 
 
 @pytest.fixture

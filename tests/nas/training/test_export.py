@@ -357,7 +357,7 @@ def test_forms_of_export_are_accepted(tmp_path: Path, monkeypatch: pytest.Monkey
         torch.testing.assert_close(program(batch), expected)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("needs_weights", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_forms_of_export_are_refused(name: str, needs_weights: bool, tmp_path: Path) -> None:

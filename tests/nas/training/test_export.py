@@ -260,7 +260,6 @@ def test_complete_export_misses_nothing(exported: Exported) -> None:
     assert listed == {path.name: path.stat().st_size for path in exported.folder.iterdir()}
 
 
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch.export.load up to 2.11
 def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
     """A network in training mode is exported in eval mode, so dropout is off."""
 

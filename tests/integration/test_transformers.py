@@ -37,6 +37,7 @@ def test_a_search_of_gpt2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     assert (tmp_path / "winner" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_narrower_gpt2_inherits_all_of_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tensor of a network with fewer and narrower heads takes its part of the wider one."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -330,6 +330,7 @@ def test_letters_are_not_mirrored(tiny: Path, train: Train) -> None:
     assert not all(tensor.equal(plain[name]) for name, tensor in mirrored.items())
 
 
+@pytest.mark.slow
 def test_real_split(problem: FashionMnistProblem) -> None:
     """The real files give 50,000 training, 10,000 validation and 10,000 test images."""
     train, validation = problem.data

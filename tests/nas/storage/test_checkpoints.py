@@ -235,16 +235,16 @@ class TestPublishFolder:
         }
 
     def test_record_does_not_grow_with_the_files(self, files: BlobStore, tmp_path: Path) -> None:
-        """The record of a thousand files is as long as that of one, and all of them come back."""
+        """The record of a hundred files is as long as that of one, and all of them come back."""
         (tmp_path / "many").mkdir()
-        for number in range(1000):
+        for number in range(100):
             (tmp_path / "many" / f"{number}.txt").write_text(f"{number}")
         checkpoint = publish_checkpoint(files, "s", None, publish_folder(files, "s", tmp_path / "many"))
         fetch_folder(files, checkpoint, tmp_path / "fetched")
 
         assert len(json.dumps(checkpoint.to_json())) < 500
-        assert len(list((tmp_path / "fetched").iterdir())) == 1000
-        assert (tmp_path / "fetched" / "999.txt").read_text() == "999"
+        assert len(list((tmp_path / "fetched").iterdir())) == 100
+        assert (tmp_path / "fetched" / "99.txt").read_text() == "99"
 
     def test_links_within_are_followed(self, files: BlobStore, saved: Path) -> None:
         """A link within the folder is published as the file or folder that it points to."""

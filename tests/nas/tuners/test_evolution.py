@@ -125,6 +125,7 @@ def evolved_chains(root: Path, donor: str) -> list[Trial]:
     return [*run_search(search, root=str(root / donor), budget=Budget(trials=30)).lineage]
 
 
+@pytest.mark.slow
 def test_a_child_takes_more_from_a_cousin_than_from_its_parent(tmp_path: Path) -> None:
     """With ``donor=best_donor`` the closest trial comes before the parents, and they give the rest."""
     own, found = evolved_chains(tmp_path, "parent"), evolved_chains(tmp_path, "best_donor")

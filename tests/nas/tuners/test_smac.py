@@ -14,6 +14,7 @@ from nas.tuners.smac import SmacTuner
 from tests.support.landscape import search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_pending", [0, 2])
 def test_a_small_space_is_used_up_and_then_it_stops(n_pending: int) -> None:
     """Six points give six trials, then STOP, also while some still run."""

@@ -334,6 +334,7 @@ def test_garbage_collection_frees_old_epochs() -> None:
     )
 
 
+@pytest.mark.slow
 def test_search_survives_lost_shared_weights(tmp_path: Path) -> None:
     """If an epoch's file is deleted, one subnet fails, and the others have the weights of the epoch before."""
     searched(3, root=str(tmp_path))

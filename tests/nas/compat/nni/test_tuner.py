@@ -75,6 +75,7 @@ def make_experiment(folder: Path, code: str, tuner: str, **fields: object) -> Ex
     return ExperimentFolder(folder, code, OWN, tuner, None, {"maxTrialNum": 4, **fields})
 
 
+@pytest.mark.slow
 def test_a_tuner_of_v05(tmp_path: Path) -> None:
     """Ids count from 0; parameters and results arrive unchanged, in order, each result once."""
     trials = make_experiment(tmp_path, ONE.replace("(nni", "([nni").replace(")\n", ", None])\n"), COUNTING).run()
@@ -98,6 +99,7 @@ def test_weight_sharing_at_any_concurrency(tmp_path: Path, concurrency: int) -> 
     assert sorted(t.proposal.derivation["parameter_id"] for t in trials) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_tuner_that_raises_ends_the_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The experiment ends at once with the traceback, although trials run and calls wait; NNI hung."""
     code = SHARING + "\nif 'prev_path' in p and p['id'] > 1: import time; time.sleep(600)\n"
@@ -111,6 +113,7 @@ def test_a_tuner_that_raises_ends_the_experiment(tmp_path: Path, capsys: pytest.
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_last_result_is_told(tmp_path: Path) -> None:
     """A tuner that raises at the last result ends the experiment with an error, too."""
     code = SHARING.replace('digest + str(p["prev_id"])', '("bad" if p["id"] == 3 else digest) + str(p["prev_id"])')
@@ -118,6 +121,7 @@ def test_the_last_result_is_told(tmp_path: Path) -> None:
         make_experiment(tmp_path, code, SHARING_TUNER, multiThread=True).run()
 
 
+@pytest.mark.slow
 def test_a_father_that_dies_releases_its_children(tmp_path: Path) -> None:
     """A wait for a result that can't arrive ends with the reason; NNI waited forever."""
     code = "import nni\nnni.get_next_parameter()\nraise SystemExit('no disk')\n"
@@ -127,6 +131,7 @@ def test_a_father_that_dies_releases_its_children(tmp_path: Path) -> None:
         sharing.run()
 
 
+@pytest.mark.slow
 def test_a_tuner_that_is_told_of_the_death_goes_on(tmp_path: Path) -> None:
     """The tuner gets trial_end with False for a failed parent and can choose another one."""
     tuner = (
@@ -146,6 +151,7 @@ def test_a_tuner_that_is_told_of_the_death_goes_on(tmp_path: Path) -> None:
     assert trials[0].reason == Reason.EXCEPTION
 
 
+@pytest.mark.slow
 def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
     """Without multiThread a call that waits for a result is an error that names multiThread."""
     sharing = make_experiment(
@@ -156,6 +162,7 @@ def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
         sharing.run()
 
 
+@pytest.mark.slow
 def test_a_slow_tuner_does_not_time_out(tmp_path: Path) -> None:
     """A tuner may compute for longer than the wait timeout while no trial runs."""
     thinking = COUNTING.replace(
@@ -227,6 +234,7 @@ def test_the_end_of_a_jobs_configurations(tmp_path: Path) -> None:
     assert sorted((t.point["phase"], t.state) for t in trials) == [(1, "COMPLETE")] * 2 + [(2, "COMPLETE")] * 2
 
 
+@pytest.mark.slow
 def test_resumption_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An interrupted multi-phase experiment continues with the same calls, without a message about its tuner."""
     interrupted = phases(tmp_path, 0.1)

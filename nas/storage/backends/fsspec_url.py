@@ -29,6 +29,8 @@ _AZURE = frozenset({"abfs", "abfss", "az"})
 _ONE_CALL = threading.RLock()
 """Held during calls of synchronous file systems, which share open files between threads."""
 
+logger = logging.getLogger(__name__)
+
 
 @final
 class FsspecBackend(ObjectBackend):
@@ -137,7 +139,7 @@ class FsspecBackend(ObjectBackend):
                 file.write(part)
         except BaseException:
             file.closed = True  # its destructor would join the parts
-            file.discard()
+            _discard(file, target)
             raise
         file.close()
 
@@ -167,6 +169,14 @@ class FsspecBackend(ObjectBackend):
 
     def _locked(self) -> AbstractContextManager[object]:
         return nullcontext() if self._fs.async_impl else _ONE_CALL
+
+
+def _discard(file: Any, target: str) -> None:
+    """Deletes the parts of a failed upload; only Google's file system sends a request."""
+    try:
+        file.discard()
+    except Exception as error:
+        logger.warning("can't delete the parts of %s: %s", target, type(error).__name__)
 
 
 def _marked(protocol: str, token: str) -> dict[str, object]:

@@ -126,6 +126,30 @@ def test_large_object_is_uploaded_in_parts(files: BlobStore, monkeypatch: pytest
     assert files.names("packs") == ["whole"]
 
 
+@pytest.mark.parametrize("kind", [PermissionError, KeyboardInterrupt])
+def test_refused_discard_keeps_the_first_error(
+    store: CloudStore,
+    far: BlobStore,
+    proxy: HttpProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException],
+) -> None:
+    """Parts that can't be deleted are a warning; the error that ended the upload is raised."""
+
+    def chunks() -> Iterator[bytes]:
+        yield LARGE
+        raise kind("the source's own error")
+
+    monkeypatch.setattr(module, "PART", 1 << 20)
+    proxy.fail(403, method="DELETE")
+    with pytest.raises(kind, match="own error"):
+        far.publish("packs/half", chunks())
+
+    expected = [f"can't delete the parts of {far.url.partition('://')[2]}/packs/half: OSError"]
+    assert [record.message for record in caplog.records] == (expected if store.protocol == "gs" else [])
+
+
 @pytest.mark.parametrize("fault", ["lost", "reset"])
 def test_part_is_repeated(
     store: CloudStore, far: BlobStore, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -16,7 +16,11 @@ _HARMLESS = frozenset(
 _AWS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AZURE = ("ACCOUNT_KEY", "CLIENT_SECRET", "CONNECTION_STRING", "SAS_TOKEN")
 _VARIABLES = (*_AWS, *(f"AZURE_STORAGE_{name}" for name in _AZURE))
-_IN_A_CONNECTION_STRING = re.compile("(?:AccountKey|SharedAccessSignature)=([^;]+)")
+_IN_CONNECTION_STRINGS = (
+    re.compile("(?:AccountKey|SharedAccessSignature)=([^;]+)", re.IGNORECASE),
+    re.compile(r"\bsig=([^&;]+)"),
+)
+"""Secrets in Azure's connection strings: keys, in any case, and signatures, also in an endpoint."""
 _KINDS = (PermissionError, FileExistsError, FileNotFoundError, TimeoutError, ConnectionError, OSError, ValueError)
 
 
@@ -25,10 +29,10 @@ class Secrets:
 
     def __init__(self, url: str, options: Mapping[str, object]) -> None:
         found = {password for text in (url, *_texts(options)) for password in passwords_of(text)}
-        found |= {unquote(secret) for secret in found}
         found |= set(_texts(options, but=_HARMLESS))
         found |= {os.environ.get(name, "") for name in _VARIABLES}
-        found |= {key for secret in found for key in _IN_A_CONNECTION_STRING.findall(secret)}
+        found |= {key for secret in found for pattern in _IN_CONNECTION_STRINGS for key in pattern.findall(secret)}
+        found |= {unquote(secret) for secret in found}
         self._found = sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)
 
     def masked(self, error: BaseException) -> str:

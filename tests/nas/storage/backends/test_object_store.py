@@ -144,10 +144,19 @@ def test_messages_keep_secrets() -> None:
 
 
 @pytest.mark.parametrize("is_variable", [False, True])
-def test_key_in_a_connection_string_is_a_secret(monkeypatch: pytest.MonkeyPatch, is_variable: bool) -> None:
-    """A message does not show the key of Azure's connection string, in an option or a variable."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"AccountName=name;AccountKey={SECRET};EndpointSuffix=core.windows.net",
+        f"accountname=name;accountkey={SECRET}",
+        f"BlobEndpoint=https://host/;SharedAccessSignature={SECRET}",
+        f"BLOBENDPOINT=https://host/;SHAREDACCESSSIGNATURE=sv=2024&sig={SECRET}&se=2027",
+        f"blobendpoint=https://host/?sv=2024&sig={SECRET.replace('-', '%2D')};AccountName=name",
+    ],
+)
+def test_key_in_a_connection_string_is_a_secret(monkeypatch: pytest.MonkeyPatch, text: str, is_variable: bool) -> None:
+    """A message shows no key and no signature of Azure's connection string, in an option or a variable."""
     fsspec.register_implementation("broken", BrokenFileSystem, clobber=True)
-    text = f"AccountName=name;AccountKey={SECRET};EndpointSuffix=core.windows.net"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text if is_variable else "")
     files = open_root("broken://root", {} if is_variable else {"connection_string": text}, retry_s=0)
     monkeypatch.setattr(BrokenFileSystem, "cat_ranges", lambda *args, **kwargs: 1 / int(f"0{SECRET}"))

@@ -210,12 +210,14 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
         ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     fsspec: Any = importlib.import_module("fsspec")
+    protocol = url.partition("://")[0]
     try:
-        fsspec.get_filesystem_class(url.partition("://")[0])
+        fsspec.get_filesystem_class(protocol)
     except ValueError as error:
         where, known = without_passwords(url), ", ".join(sorted(fsspec.available_protocols()))
         raise ConfigurationError(f"storage.root={where}: unknown protocol. Use a folder or one of {known}.") from error
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its tracebacks repeat errors that it raises
+    if protocol in _GOOGLE:
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its tracebacks repeat errors that it raises
     fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)
     fs.dircache.use_listings_cache = False
-    return FsspecBackend(fs, url.partition("://")[0], retry_s), str(root)
+    return FsspecBackend(fs, protocol, retry_s), str(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -80,6 +81,15 @@ def test_store_that_lets_names_be_replaced_is_refused(plain: BlobStore, monkeypa
 
     with pytest.raises(ConfigurationError, match="second writer"):
         plain.check_writable()
+
+
+def test_other_roots_leave_the_log_of_gcsfs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root that is not Google's does not silence gcsfs, which a user's own code may use."""
+    log = logging.getLogger("gcsfs")
+    monkeypatch.setattr(log, "level", logging.WARNING)
+
+    open_root(f"memory://{uuid4().hex}")
+    assert log.level == logging.WARNING
 
 
 def test_memory_is_one_store_for_all_threads() -> None:

@@ -155,8 +155,10 @@ class FsspecBackend(ObjectBackend):
         try:
             self._put(target, data, mode="create", **_marked(self._protocol, token))
         except FileExistsError:
-            if token not in str(self._fs.info(target)):
-                raise
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                if token in str(self._fs.info(target)):
+                    return
+            raise
 
     def _put(self, target: str, data: bytes, **mode: object) -> None:
         try:

@@ -54,6 +54,24 @@ class BrokenFileSystem(MemoryFileSystem):  # type: ignore[misc]
         raise PermissionError(f"no entry\nwith {self.options}")
 
 
+class VanishingFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """Refuses taken names, like Google's and Azure's; another process deletes an object before it is looked at."""
+
+    protocol = "vanishing"
+    async_impl = True
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(str(path).replace("vanishing://", "memory://")))
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        return self._strip_protocol(path) in self.store
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        self.rm_file(path)
+        return dict(super().info(path, **kwargs))
+
+
 @pytest.fixture
 def plain(tmp_path: Path) -> BlobStore:
     fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
@@ -81,6 +99,17 @@ def test_store_that_lets_names_be_replaced_is_refused(plain: BlobStore, monkeypa
 
     with pytest.raises(ConfigurationError, match="second writer"):
         plain.check_writable()
+
+
+def test_object_that_vanishes_was_taken() -> None:
+    """A taken name whose object is deleted at the same moment is refused as taken."""
+    fsspec.register_implementation("vanishing", VanishingFileSystem, clobber=True)
+    files = open_root(f"vanishing://{uuid4().hex}", retry_s=0)
+    files.publish("trials/1.json", [b"1"], exclusive=True)
+
+    with pytest.raises(AlreadyPublishedError):
+        files.publish("trials/1.json", [b"2"], exclusive=True)
+    assert files.names("trials") == []
 
 
 def test_other_roots_leave_the_log_of_gcsfs_alone(monkeypatch: pytest.MonkeyPatch) -> None:

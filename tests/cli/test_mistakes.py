@@ -54,7 +54,7 @@ MISTAKES = {
     ),
     "tuner_that_cannot_be": (
         (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
-        r"sample_size=9: .* population_size \(8\)",
+        r"tuner.sample_size=9: .* tuner.population_size \(8\)",
     ),
     "tuner_without_such_an_argument": (
         (*TIMED, "tuner.bogus=1"),

@@ -75,8 +75,8 @@ class SquadProblem(Problem):
         n_questions: The training questions in use, from the first; None: all.
         n_epochs: Epochs of a full training.
         learning_rate: The learning rate of Adam in the first half of a training; then it falls.
-        objectives: Some of ``OBJECTIVES``, ``f1`` or ``exact_match`` first; None: f1 alone. FLOPs and latency are those
-            of 32 words and a question of 8.
+        objectives: Some of ``OBJECTIVES``, with ``f1`` or ``exact_match``; the first ranks. None: f1 alone. FLOPs and
+            latency are those of 32 words and a question of 8.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
 
     Raises:

@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import reprlib
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,20 @@ MAX_TIME = 10**11
 _UNITS = {"s": " of seconds", "gb": " of gigabytes"}
 """Units by the ending of an option's name."""
 
-_SHORT = reprlib.Repr()
+
+class _ShortRepr(reprlib.Repr):
+    """Texts of limited length, also for integers with more digits than Python converts to text."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Returns the integer's digits, or their number if there are too many."""
+        if x.bit_length() > _MAX_BITS:
+            return f"<an integer of {x.bit_length()} bits>"
+        return super().repr_int(x, level)
+
+
+_MAX_BITS = 2**11
+"""The longest integer of which digits are shown, below ``sys.int_info.str_digits_check_threshold``."""
+_SHORT = _ShortRepr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
@@ -113,7 +127,7 @@ def check_int(name: str, value: object, least: int, most: int | None = None) -> 
         is_integral = isinstance(value, float) and value.is_integer()
         remedy = f". Write {value:.0f}" if is_integral else ""
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigurationError(f"{name}={value!r}: must be a whole number {allowed}{remedy}")
+        raise ConfigurationError(f"{name}={short_repr(value)}: must be a whole number {allowed}{remedy}")
     return cast("int", value)
 
 
@@ -136,24 +150,24 @@ def check_seed(name: str, value: object, n_bits: int = 64) -> None:
     """
     check_int(name, value, 0)
     if isinstance(value, int) and value >= 2**n_bits:
-        raise ConfigurationError(f"{name}={value}: must be a whole number from 0 to below 2 ** {n_bits}")
+        raise ConfigurationError(f"{name}={short_repr(value)}: must be a whole number from 0 to below 2 ** {n_bits}")
 
 
 def check_number(
     name: str, value: object, low: float = -math.inf, high: float = math.inf, *, excluded: float | None = None
 ) -> float:
-    """Returns a value that is a finite int or float from ``low`` to ``high``.
+    """Returns a value that is an int or float from ``low`` to ``high``, and finite as a float.
 
     One of the bounds may be ``excluded``. An ending of the name such as ``_s`` gives the unit.
 
     Raises:
         ConfigurationError: it is not. A bool is not a number here.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
-    if is_number and low <= value <= high and value != excluded:  # type: ignore[operator]
-        return cast("float", value)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if abs(number) <= sys.float_info.max and low <= number <= high and number != excluded:
+        return number
     rule = f"number{_UNITS.get(name.rpartition('_')[2], '')}{_bounds(low, high, excluded)}"
-    remedy = ". Write a finite one" if value in (math.inf, -math.inf) else ""
+    remedy = ". Write a finite one" if abs(number) > sys.float_info.max else ""
     raise ConfigurationError(f"{name}={short_repr(value)}: must be a {rule}{remedy}")
 
 
@@ -181,10 +195,10 @@ def check_mapping(name: str, value: object) -> dict[str, Any]:
     """Returns a mapping as a dict.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is none. The message does not show the value, since options hold credentials.
     """
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name}={short_repr(value)}: must hold keys. Set {name}.KEY=VALUE")
+        raise ConfigurationError(f"{name}=***: must hold keys. Set {name}.KEY=VALUE")
     return dict(value)
 
 

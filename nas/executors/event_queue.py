@@ -11,6 +11,8 @@ from nas.executors.events import Event, StopRequested
 
 POLL_S = 0.1
 """Seconds between two checks for a requested stop during a wait."""
+MAX_WAIT_S = 86400.0
+"""The longest wait for an event. The limit of Python is ``threading.TIMEOUT_MAX``."""
 
 
 class EventQueue:
@@ -37,8 +39,9 @@ class EventQueue:
             raise SearchInterruptedError(self._stop.why, self._stop.signal)
 
     def next_event(self, until_s: float | None) -> Event | None:
-        """Returns the next event, or None at ``until_s``."""
+        """Returns the next event, or None at ``until_s`` and after a day."""
+        left_s = None if until_s is None else min(max(0.0, until_s - self._now_s()), MAX_WAIT_S)
         try:
-            return self._queue.get(timeout=None if until_s is None else max(0.0, until_s - self._now_s()))
+            return self._queue.get(timeout=left_s)
         except queue.Empty:
             return None

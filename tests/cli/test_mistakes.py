@@ -175,7 +175,7 @@ MISTAKES = {
         (*TIMED, "gpus_per_trial=1.5"),
         r"gpus_per_trial=1.5: must be 1, 2, ... or a share of a GPU such as 0.5",
     ),
-    "gpus_in_words": ((*TIMED, "gpus_per_trial=all"), r"gpus_per_trial=all: must be 1, 2, ... or a share"),
+    "gpus_in_words": ((*TIMED, "gpus_per_trial=all"), r"gpus_per_trial='all': must be 1, 2, ... or a share"),
     "share_in_debug": ((*DEBUG, "gpus_per_trial=0.5"), r"gpus_per_trial=0.5: needs runner=processes.*not debug"),
     "neither_on_nor_off": ((*DEBUG, "deterministic=maybe"), r"deterministic='maybe': must be true or false"),
     "unknown_remedy": (

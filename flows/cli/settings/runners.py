@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import share_of_slots, slots_of_gpus
-from nas.core.validation import check_choice, check_int, check_number
+from nas.core.validation import check_choice, check_int, check_number, short_repr
 
 RunnerKind = Literal["debug", "threads", "processes", "dask", "ray", "simulated"]
-RUNNERS = ("debug", "threads", "processes", "dask", "ray", "simulated")
+RUNNERS: tuple[RunnerKind, ...] = get_args(RunnerKind)
 WITH_PREFECT = frozenset({"threads", "processes", "dask", "ray"})
 KILLABLE = frozenset({"processes", "dask", "ray"})
 PLACES_GPUS = ("processes", "dask", "ray")
@@ -25,8 +26,7 @@ def read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int 
         ConfigurationError: one of the values is invalid or conflicts with the runner.
     """
     runner = (values.get("runner") or {}).get("kind")
-    if runner not in RUNNERS:
-        raise ConfigurationError(f"runner={runner!r}: must be one of {', '.join(RUNNERS)}")
+    check_choice("runner", runner, RUNNERS)
     slots, n_threads, timeout_s = values["slots"], values["threads"], values["trial_timeout_s"]
     for name, count in (("slots", slots), ("threads", n_threads)):
         if count is not None:
@@ -114,8 +114,8 @@ def read_wanted_gpus(values: Mapping[str, Any]) -> float | None:
     wanted, runner = values["gpus_per_trial"], values["runner"]["kind"]
     if wanted is None:
         return None
-    name = f"gpus_per_trial={wanted}"
-    is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool) and wanted > 0
+    name = f"gpus_per_trial={short_repr(wanted)}"
+    is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool) and 0 < wanted <= sys.float_info.max
     if not is_number or (wanted > 1 and not float(wanted).is_integer()):
         raise ConfigurationError(
             f"{name}: must be 1, 2, ... or a share of a GPU such as 0.5. Leave it out for one each."

@@ -99,9 +99,9 @@ class StagePlanner:
         self._gpus_per_trial = gpus_per_trial
         self._total_s: dict[Bound, float] = {}
         if budget.hours is not None:
-            self._total_s["hours"] = 3600 * budget.hours
+            self._total_s["hours"] = 3600.0 * budget.hours
         if budget.gpu_hours is not None:
-            self._total_s["gpu_hours"] = 3600 * budget.gpu_hours / gpus_per_trial
+            self._total_s["gpu_hours"] = 3600.0 * budget.gpu_hours / gpus_per_trial
         in_all_s = [seconds if bound == "hours" else seconds / slots for bound, seconds in self._total_s.items()]
         self.grace_s = max(GRACE_S, GRACE_SHARE * min(in_all_s, default=0.0))
         self._count_left = n_left
@@ -111,7 +111,7 @@ class StagePlanner:
         self._spent_later: dict[Bound, float] = {"hours": 0.0, "gpu_hours": 0.0}
         self._selection_s = 0.0
         if has_selection and budget.hours is not None:
-            total_s = 3600 * budget.hours
+            total_s = 3600.0 * budget.hours
             least_s = min(SELECTION_MIN_S, SELECTION_MAX_SHARE * total_s)
             self._selection_s = min(max(SELECTION_SHARE * total_s, least_s), SELECTION_MAX_S)
 

@@ -8,7 +8,6 @@ points as taken, and most of them then find another point themselves.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +19,7 @@ from nas.core.metric import plain_metrics
 from nas.core.point import Point, point_key
 from nas.core.supernet import epoch_of
 from nas.core.trial import Proposal, Trial
+from nas.core.validation import check_number
 from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 
@@ -44,8 +44,7 @@ def checked_limits(constraints: object) -> dict[str, float]:
             f"constraints={constraints!r}: must be numbers by name. Set for example +constraints.parameters=1e6"
         )
     for name, limit in constraints.items():
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not math.isfinite(limit):
-            raise ConfigurationError(f"constraints.{name}={limit!r}: must be a number: the upper limit")
+        check_number(f"constraints.{name}", limit)
     return {str(name): float(limit) for name, limit in constraints.items()}
 
 

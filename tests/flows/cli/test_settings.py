@@ -9,6 +9,7 @@ import pytest
 from flows.cli.command import Invocation, run_command
 from flows.cli.settings.clusters import read_dask
 from flows.cli.settings.machine import read_machine
+from flows.cli.settings.root import read_root
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
 from nas.core.errors import ConfigurationError
@@ -46,6 +47,7 @@ def test_more_slots_than_gpus_share_them(slots: int | None, share: float) -> Non
         (0.5, 5, r"slots=5: must be at most 4 with gpus_per_trial=0.5 on 2 GPUs"),
         (-1, None, r"gpus_per_trial=-1: must be 1, 2, ..."),
         (float("nan"), None, r"gpus_per_trial=nan: must be 1, 2, ..."),
+        (10**400, None, r"gpus_per_trial=10+.*: must be 1, 2, ..."),
         (True, None, r"gpus_per_trial=True: must be 1, 2, ..."),
     ],
 )
@@ -58,8 +60,8 @@ def test_impossible_shares_are_refused(wanted: Any, slots: int | None, complaint
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"cluster": 3}, "runner.cluster=3: must hold keys. Set runner.cluster.KEY=VALUE"),
-        ({"resources": [1]}, r"runner.resources=\[1\]: must hold keys"),
+        ({"cluster": 3}, r"runner.cluster=\*\*\*: must hold keys. Set runner.cluster.KEY=VALUE"),
+        ({"resources": [1]}, r"runner.resources=\*\*\*: must hold keys"),
         ({"resources": {"GPU": True}}, "runner.resources.GPU=True: must be a number greater than 0"),
     ],
 )
@@ -69,6 +71,15 @@ def test_values_of_clusters_hold_keys(wrong: dict[str, Any], complaint: str) -> 
 
     with pytest.raises(ConfigurationError, match=complaint):
         read_dask({"runner": runner})
+
+
+@pytest.mark.parametrize("options", ["hunter2hunter2", ["hunter2hunter2"], 22222])
+def test_options_of_a_root_are_never_shown(options: object) -> None:
+    """A credential in the place of keys is not in the error line."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_root({"storage": {"root": "s3://bucket/searches", "options": options}})
+
+    assert str(caught.value) == "storage.options=***: must hold keys. Set storage.options.KEY=VALUE"
 
 
 @pytest.mark.parametrize(

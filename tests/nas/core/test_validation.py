@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_choice, check_number
+from nas.core.validation import check_choice, check_int, check_number, check_seed, short_repr
 
 
 @pytest.mark.parametrize(
@@ -35,10 +36,28 @@ def test_numbers_outside_their_bounds_are_refused(value: Any, bounds: dict[str, 
 
 
 def test_numbers_within_their_bounds_are_returned() -> None:
-    """Integers stay integers, however large; the bounds are allowed."""
-    assert check_number("rate", 10**400) == 10**400
+    """Integers stay integers up to the largest float; the bounds are allowed."""
+    assert check_number("rate", int(sys.float_info.max)) == sys.float_info.max
     assert [check_number("rate", value, 0, 1) for value in (0, 0.5, 1)] == [0, 0.5, 1]
     assert isinstance(check_number("rate", 1, 0, 1), int)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000, -(10**5000)], ids=hex)
+def test_integers_beyond_floats_are_refused(value: int) -> None:
+    """An integer that no float can hold is no number, and the line is short however long the integer is."""
+    with pytest.raises(ConfigurationError, match=r"^rate=.{1,200}: must be a number. Write a finite one$"):
+        check_number("rate", value)
+
+
+def test_long_integers_have_short_texts() -> None:
+    """Every check of integers answers with a line if Python refuses to write their digits."""
+    size = "<an integer of 16610 bits>"
+
+    with pytest.raises(ConfigurationError, match=f"^n={size}: must be a whole number of at least 0$"):
+        check_int("n", -(10**5000), 0)
+    with pytest.raises(ConfigurationError, match=f"^seed={size}: must be a whole number from 0 to below"):
+        check_seed("seed", 10**5000)
+    assert short_repr({"n": [10**5000]}) == f"{{'n': [{size}]}}"
 
 
 @pytest.mark.parametrize(("name", "unit"), [("wait_s", "seconds"), ("storage.max_gb", "gigabytes")])

@@ -33,6 +33,12 @@ def test_without_hours_everything_is_open() -> None:
     assert not planner().is_unlimited
 
 
+def test_hours_may_have_any_number_of_digits() -> None:
+    """Hours are an integer whose seconds no float can hold: the end is infinitely far away."""
+    assert planner(hours=10**308, has_selection=True).left_s(SEARCH, at(3600)) == math.inf
+    assert planner(hours=None, gpu_hours=10**308).closed_by(SEARCH, at(3600, 3600)) is None
+
+
 def test_final_share_is_kept_while_nothing_is_known() -> None:
     """The default reserve is two fifths; before any trial has finished, running ones have the whole time."""
     table = planner()

@@ -175,6 +175,7 @@ def test_constraints_are_part_of_the_identity() -> None:
         ({"flops": 3}, {}, "constraints.flops: the problem does not know it before training. Name one of size"),
         ({"size": "3"}, {}, r"constraints.size='3': must be a number"),
         ({"size": float("nan")}, {}, r"constraints.size=nan: must be a number"),
+        ({"size": 10**400}, {}, r"constraints.size=10+.*0: must be a number. Write a finite one"),
         (
             {"size": 3},
             {"error": "no such layer"},

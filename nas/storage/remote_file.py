@@ -20,10 +20,10 @@ def checked_options(name: str, options: Mapping[str, Any] | None) -> dict[str, A
     """Returns the options that fsspec gets to open files; none if ``options`` is None.
 
     Raises:
-        ConfigurationError: ``options`` is not a dict.
+        ConfigurationError: ``options`` is not a dict. The message does not show it, since it may be a credential.
     """
     if options is not None and not isinstance(options, Mapping):
-        raise ConfigurationError(f"{name}={options!r}: must be a dict. Write {name}={{anon:true}}.")
+        raise ConfigurationError(f"{name}=***: must be a dict. Write {name}={{anon:true}}.")
     return dict(options or {})
 
 

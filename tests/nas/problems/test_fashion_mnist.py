@@ -176,7 +176,10 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
             "problem.flip=False: must be left out with problem.space=blocks; it belongs to space=graphs",
         ),
         ({"split_seed": 2**64}, r"problem.split_seed=18446744073709551616: must be .* from 0 to below 2 \*\* 64"),
-        ({"data_options": "x"}, r"problem.data_options='x': must be a dict. Write problem.data_options=\{anon:true\}"),
+        (
+            {"data_options": "x"},
+            r"problem.data_options=\*\*\*: must be a dict. Write problem.data_options=\{anon:true\}",
+        ),
         ({"objectives": 5}, "problem.objectives=5: must be accuracy, and any of"),
         ({"split_seed": -1}, r"problem.split_seed=-1: must be a whole number of at least 0"),
         ({"space": "cells"}, "problem.space='cells': must be graphs or blocks"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from nas.core.errors import ConfigurationError
 from nas.core.validation import check_choice, check_int, check_number
 
 DEFAULT_TRIALS = 16
@@ -41,9 +40,7 @@ class Budget:
         for name in ("hours", "gpu_hours"):
             if (hours := getattr(self, name)) is not None:
                 check_number(f"budget.{name}", hours, 0, excluded=0)
-        share = self.final_share
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise ConfigurationError(f"budget.final_share={share!r}: must be a share of the hours: 0 or more, below 1")
+        check_number("budget.final_share", self.final_share, 0, 1, excluded=1)
         check_choice("budget.at_deadline", self.at_deadline, get_args(AtDeadline))
         if self.trials is None and self.jobs is None and not self.is_timed:
             object.__setattr__(self, "trials", DEFAULT_TRIALS)

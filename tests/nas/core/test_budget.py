@@ -26,7 +26,7 @@ def test_trials_are_counted() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0, 40, True, "0.4", math.nan])
 def test_final_share_is_a_part_of_the_hours(share: object) -> None:
     """A final share of all hours is refused, since it leaves none for the search."""
-    with pytest.raises(ConfigurationError, match=r"budget\.final_share=.*: must be a share of the hours"):
+    with pytest.raises(ConfigurationError, match=r"budget\.final_share=.*: must be a number from 0 to below 1"):
         Budget(final_share=share)  # type: ignore[arg-type]
 
 

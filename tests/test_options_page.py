@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from flows.cli.options import CONF, PAGES_OF_GROUPS, options_of
 from flows.cli.overrides import groups_of, help_text
@@ -12,6 +17,32 @@ from tests.support.options_page import BLOCK, PAGE, table, with_tables
 
 SHOWN = [found[1] for found in BLOCK.findall(PAGE.read_text())]
 COMMANDS = sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+PAGES = sorted({*SHOWN, *(f"storage/{path.stem}" for path in CONF.glob("storage/*.yaml"))})
+"""Files of ``conf/`` whose options are read from their lines."""
+
+
+def leaves(keys: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the options below some keys as OmegaConf reads them."""
+    for key, value in keys.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{parent}{key}.")
+        else:
+            yield f"{parent}{key}", value
+
+
+@pytest.mark.parametrize("config", PAGES)
+def test_options_are_those_of_the_configuration(config: str) -> None:
+    """Keys and defaults that are read from lines are those that OmegaConf reads; no line is left out."""
+    group = config.rpartition("/")[0]
+    loaded: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{config}.yaml"))
+    known = {key: value for key, value in loaded.items() if key not in ("defaults", "kind")}
+    read = [(option.key, OmegaConf.create(f"default: {option.default}")) for option in options_of(config)]
+
+    assert [(key, OmegaConf.to_container(default)) for key, default in read] == [
+        (key, {"default": value}) for key, value in leaves(known, f"{group}." if group else "")
+    ]
 
 
 def test_tables_are_made_from_the_configuration() -> None:
@@ -40,11 +71,12 @@ def test_every_option_has_a_meaning(config: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_every_option(command: str) -> None:
     """The help text of a command has the line of each option, those of its storage and runners too."""
-    pages = [command, *(page for group in groups_of(command) for page in PAGES_OF_GROUPS.get(group, ()))]
-    shown = {line.strip() for line in help_text(command).splitlines()}
-    lines = {str(option) for page in pages for option in options_of(page)}
+    pages = (page for group in groups_of(command) for page in PAGES_OF_GROUPS.get(group, ()))
+    inner = [replace(option, key=option.key.rpartition(".")[2]) for option in options_of(command)]
+    shown = Counter(line.strip() for line in help_text(command).splitlines())
+    lines = Counter(str(option) for option in [*inner, *(option for page in pages for option in options_of(page))])
 
-    assert {line for line in lines if line not in shown and line.partition(".")[2] not in shown} == set()
+    assert lines - shown == Counter()
 
 
 def test_finals_repeat_the_options_of_searches() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.command import FAILED, OK, Invocation, run_command
 from flows.cli.output import complain, show, show_line
 from nas.core.errors import ConfigurationError, SearchNotFoundError
-from nas.core.validation import check_number
+from nas.core.validation import check_number, short_repr
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
@@ -48,8 +48,9 @@ class Request:
     wait_s: float
 
     def __post_init__(self) -> None:
-        if self.machines not in (1, 2):
-            raise ConfigurationError(f"machines={self.machines}: must be 1 or 2")
+        check_number("wait_s", self.wait_s, 0, excluded=0)
+        if type(self.machines) is not int or self.machines not in (1, 2):
+            raise ConfigurationError(f"machines={short_repr(self.machines)}: must be 1 or 2")
         if self.name is not None and (self.second is not None or self.machines == 2):
             raise ConfigurationError(
                 f"name={self.name}: can't be combined with second or machines, which check a root. Leave one out."
@@ -66,11 +67,8 @@ class Request:
         Raises:
             ConfigurationError: an invalid value, or an invalid combination.
         """
-        machines, wait_s = values["machines"], check_number("wait_s", values["wait_s"], 0, excluded=0)
-        if isinstance(machines, bool) or not isinstance(machines, int):
-            raise ConfigurationError(f"machines={machines!r}: must be 1 or 2")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "second")}
-        return cls(**texts, machines=machines, wait_s=float(wait_s))
+        return cls(**texts, machines=values["machines"], wait_s=values["wait_s"])
 
 
 def verify(invocation: Invocation) -> int:
@@ -224,7 +222,7 @@ def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
                 shared = f"{folder}/shared"
                 results += check_two_mounts(root.subfolder(shared), second.subfolder(shared))
         elif request.machines == 2 and is_usable:
-            results += _with_another_machine(root, request.wait_s)
+            results += _with_another_machine(root, float(request.wait_s))
     show_results(results)
     sys.stdout.flush()
     return FAILED if any(result.status == CheckStatus.FAILED for result in results) else OK

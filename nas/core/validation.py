@@ -187,7 +187,8 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
         ConfigurationError: it is not.
     """
     if not isinstance(value, str) or value not in choices:
-        raise ConfigurationError(f"{name}={short_repr(value)}: must be {', '.join(choices[:-1])} or {choices[-1]}")
+        listed = " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+        raise ConfigurationError(f"{name}={short_repr(value)}: must be {listed}")
     return value
 
 

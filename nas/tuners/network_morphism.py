@@ -21,11 +21,11 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nas.core.errors import ConfigurationError, SpaceExhaustedError
+from nas.core.errors import SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_int
+from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, Tuner
 from nas.tuners.shared.gaussian import ScoreModel, check_max_points
@@ -87,8 +87,7 @@ class NetworkMorphismTuner(Tuner):
         ):
             check_int(f"tuner.{name}", value, least)
         check_max_points(max_points, n_initial_points)
-        if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
-            raise ConfigurationError(f"tuner.beta={beta!r}: must be a finite number of at least 0. Try 2.5.")
+        check_number("tuner.beta", beta, 0)
         self.n_initial_points = n_initial_points
         self.n_candidates = n_candidates
         self.max_steps = max_steps

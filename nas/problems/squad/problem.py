@@ -119,9 +119,7 @@ class SquadProblem(Problem):
             raise ConfigurationError(f"problem.width={width}: must be even. Write {width + 1}.")
         if n_questions is not None:
             check_int("problem.n_questions", n_questions, 1)
-        check_number("problem.learning_rate", learning_rate)
-        if learning_rate <= 0:
-            raise ConfigurationError(f"problem.learning_rate={learning_rate}: must be above 0. Write 0.003.")
+        check_number("problem.learning_rate", learning_rate, 0, excluded=0)
         check_int("problem.max_layers", max_layers, 2, MAX_LAYERS)
         self.metrics = choose_metrics(objectives, self.OBJECTIVES, _SCORES)
         self.rules = Rules.of(rules)

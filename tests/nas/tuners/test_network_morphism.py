@@ -164,7 +164,8 @@ def test_landmarks_see_near_points_as_near() -> None:
     [
         ({"n_initial_points": 1}, r"tuner.n_initial_points=1: must be"),
         ({"max_steps": 0}, r"tuner.max_steps=0: must be"),
-        ({"beta": -1}, r"tuner.beta=-1: must be a finite number of at least 0. Try 2.5"),
+        ({"beta": -1}, r"tuner.beta=-1: must be a number of at least 0"),
+        ({"beta": 10**400}, r"tuner.beta=10+.*: must be a number of at least 0. Write a finite one"),
         (
             {"max_points": 7},
             r"tuner.max_points=7: must be at least twice tuner.n_initial_points \(4\).*Give 8 or more",

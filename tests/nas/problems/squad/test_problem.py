@@ -261,7 +261,7 @@ def test_files_without_answers_are_refused(file: Path, tmp_path: Path, train: Tr
     [
         ({"width": 15}, "problem.width=15: must be even. Write 16"),
         ({"n_questions": 0}, "problem.n_questions=0: must be a whole number of at least 1"),
-        ({"learning_rate": 0}, "problem.learning_rate=0: must be above 0"),
+        ({"learning_rate": 0}, "problem.learning_rate=0: must be a number greater than 0"),
         ({"objectives": ["accuracy"]}, r"problem.objectives=\['accuracy'\]: must be f1 or exact_match, and any"),
         ({"objectives": ["parameters"]}, r"problem.objectives=\['parameters'\]: must be f1 or exact_match"),
         ({"objectives": "parameters"}, "problem.objectives='parameters': must be"),

@@ -181,6 +181,26 @@ def test_one_shot_names(name: str) -> None:
     assert repeated_words("tuner", tuner) == []
 
 
+ARGUMENTS = [
+    (group, name, key)
+    for group, found in (("tuner", TUNERS), ("stopper", STOPPERS))
+    for name, content in found.items()
+    for key, default in content.items()
+    if isinstance(default, bool | int | float)
+]
+
+
+@pytest.mark.parametrize(("group", "name", "key"), ARGUMENTS)
+def test_wrong_arguments_are_named_by_their_option(group: str, name: str, key: str) -> None:
+    """A line about a number or switch begins with the key that a user writes."""
+    content = (TUNERS if group == "tuner" else STOPPERS)[name]
+    space = SupernetSpace(SPACE) if name in ONE_SHOT else TRANSFORMERS if name == "autogrow" else SPACE
+    given = (space, METRICS) if group == "tuner" else (METRICS,)
+
+    with pytest.raises(ConfigurationError, match=rf"^{group}\.{key}='many': must be "):
+        spec(content, **{key: "many"}).build(*given)
+
+
 @pytest.mark.parametrize("name", STOPPERS)
 def test_stopper(name: str) -> None:
     """The stopper is a function of its input, never ends the best, and ends hopeless trials."""

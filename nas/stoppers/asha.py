@@ -48,16 +48,16 @@ class AshaStopper(Stopper):
         max_steps: int | None = None,
     ) -> None:
         super().__init__(metrics)
-        check_int("min_steps", min_steps, 1)
-        check_int("reduction", reduction, 2)
-        check_int("brackets", brackets, 1)
+        check_int("stopper.min_steps", min_steps, 1)
+        check_int("stopper.reduction", reduction, 2)
+        check_int("stopper.brackets", brackets, 1)
         if max_steps is not None:
-            check_int("max_steps", max_steps, 1)
+            check_int("stopper.max_steps", max_steps, 1)
         last_start = min_steps * reduction ** (brackets - 1)
         if max_steps is not None and max_steps <= last_start:
             raise ConfigurationError(
-                f"max_steps={max_steps}: must be greater than the first rung of the last bracket ({last_start} = "
-                f"min_steps * reduction ** (brackets - 1)). Lower brackets or min_steps"
+                f"stopper.max_steps={max_steps}: must be greater than the first rung of the last bracket ("
+                f"{last_start} = min_steps * reduction ** (brackets - 1)). Lower stopper.brackets or stopper.min_steps"
             )
         self.min_steps = min_steps
         self.reduction = reduction

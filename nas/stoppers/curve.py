@@ -54,15 +54,17 @@ class CurveStopper(Stopper):
         target_step: int | None = None,
     ) -> None:
         super().__init__(metrics)
-        check_number("threshold", threshold)
+        check_number("stopper.threshold", threshold)
         if not 0 < threshold < 1:
-            raise ConfigurationError(f"threshold={threshold}: must be between 0 and 1")
-        check_int("start_step", start_step, 0)
-        check_int("min_reports", min_reports, 4)
+            raise ConfigurationError(f"stopper.threshold={threshold}: must be between 0 and 1")
+        check_int("stopper.start_step", start_step, 0)
+        check_int("stopper.min_reports", min_reports, 4)
         if target_step is not None:
-            check_int("target_step", target_step, 1)
+            check_int("stopper.target_step", target_step, 1)
         if target_step is not None and target_step <= start_step:
-            raise ConfigurationError(f"target_step={target_step}: must be greater than start_step ({start_step})")
+            raise ConfigurationError(
+                f"stopper.target_step={target_step}: must be greater than stopper.start_step ({start_step})"
+            )
         self.threshold = threshold
         self.start_step = start_step
         self.min_reports = min_reports

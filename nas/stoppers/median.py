@@ -29,8 +29,8 @@ class MedianStopper(Stopper):
 
     def __init__(self, metrics: tuple[Metric, ...], *, warmup_steps: int = 1, min_trials: int = 5) -> None:
         super().__init__(metrics)
-        check_int("warmup_steps", warmup_steps, 0)
-        check_int("min_trials", min_trials, 1)
+        check_int("stopper.warmup_steps", warmup_steps, 0)
+        check_int("stopper.min_trials", min_trials, 1)
         self.warmup_steps = warmup_steps
         self.min_trials = min_trials
 

@@ -23,8 +23,8 @@ class PatienceStopper(Stopper):
 
     def __init__(self, metrics: tuple[Metric, ...], *, n_reports: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(metrics)
-        check_int("n_reports", n_reports, 1)
-        check_number("min_delta", min_delta, 0)
+        check_int("stopper.n_reports", n_reports, 1)
+        check_number("stopper.min_delta", min_delta, 0)
         self.n_reports = n_reports
         self.min_delta = min_delta
 

@@ -48,7 +48,7 @@ class AnnealTuner(Tuner):
         super().__init__(space, metrics, seed=seed)
         check_int("tuner.n_initial_points", n_initial_points, 1)
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
-            check_number(name, value, 0)
+            check_number(f"tuner.{name}", value, 0)
         self.n_initial_points = n_initial_points
         self.mean_rank = mean_rank
         self.shrink = shrink

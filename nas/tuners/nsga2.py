@@ -51,7 +51,7 @@ class Nsga2Tuner(Tuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         check_int("tuner.population_size", population_size, 2)
-        check_number("crossover_rate", crossover_rate, 0, 1)
+        check_number("tuner.crossover_rate", crossover_rate, 0, 1)
         self.population_size = population_size
         self.crossover_rate = crossover_rate
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache

@@ -70,9 +70,9 @@ class PbtTuner(Tuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed)
         check_int("tuner.population_size", population_size, 2, MAX_MEMBERS)
-        check_number("fraction", fraction, 0, 0.5)
-        check_number("resample", resample, 0, 1)
-        check_number("factor", factor, 1, 10, excluded=1)
+        check_number("tuner.fraction", fraction, 0, 0.5)
+        check_number("tuner.resample", resample, 0, 1)
+        check_number("tuner.factor", factor, 1, 10, excluded=1)
         if isinstance(perturbed, str) or not all(isinstance(name, str) for name in perturbed or ()):
             raise ConfigurationError(f"tuner.perturbed={perturbed!r}: must be a list of names, or null")
         check_bool("tuner.synchronous", synchronous)
@@ -194,10 +194,10 @@ def _check_perturbed(space: Space, perturbed: Sequence[str]) -> None:
         space.decide(ask)
     if wrong := [name for name in perturbed if name in missing]:
         raise ConfigurationError(
-            f"perturbed: the space has no decision {wrong[0]!r}. Choose from "
+            f"tuner.perturbed: the space has no decision {wrong[0]!r}. Choose from "
             f"{closest_names(wrong[0], names)}, or null for all"
         )
     if not perturbed:
         raise ConfigurationError(
-            f"perturbed=[]: must name decisions of the space, such as {closest_names('', names)}, or be null"
+            f"tuner.perturbed=[]: must name decisions of the space, such as {closest_names('', names)}, or be null"
         )

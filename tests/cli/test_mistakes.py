@@ -70,7 +70,7 @@ MISTAKES = {
     ),
     "tuner_that_would_explore_nothing": (
         (*NO_TUNER, "+tuner=pbt", "tuner.perturbed=[widht]"),
-        "perturbed: the space has no decision 'widht'. Choose from width, step, or null for all",
+        r"tuner.perturbed: the space has no decision 'widht'. Choose from width, step, or null for all",
     ),
     "one_shot_tuner_without_a_supernet": (
         (*NO_TUNER, "+tuner=spos"),

@@ -37,7 +37,8 @@ class DonorChooser:
     """
 
     def __init__(self, choice: str, space: Space, metric: Metric) -> None:
-        self.choice = check_choice("tuner.donor", str(choice).lower(), CHOICES)
+        lowered = str(choice).lower()
+        self.choice = lowered if lowered in CHOICES else check_choice("tuner.donor", choice, CHOICES)
         self._space = space
         self._metric = metric
         self._lineage_donors = LineageDonors(space, metric)

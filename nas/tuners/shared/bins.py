@@ -23,7 +23,7 @@ class Bins:
     n: int
 
     def __post_init__(self) -> None:
-        check_int("bins", self.n, 2, 1000)
+        check_int("tuner.bins", self.n, 2, 1000)
 
     def n_options(self, domain: Domain) -> int:
         """Returns the number of options, or of bins."""

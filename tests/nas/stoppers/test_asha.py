@@ -126,17 +126,17 @@ class TestBrackets:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"reduction": 1}, r"reduction=1: must be a whole number of at least 2"),
-        ({"min_steps": 0}, r"min_steps=0: must be a whole number of at least 1"),
-        ({"brackets": 0}, r"brackets=0: must be a whole number of at least 1"),
-        ({"reduction": "three"}, r"reduction='three': must be a whole number of at least 2"),
-        ({"min_steps": 1.5}, r"min_steps=1.5: must be a whole number of at least 1"),
-        ({"min_steps": True}, r"min_steps=True: must be a whole number of at least 1"),
-        ({"brackets": 2.5}, r"brackets=2.5: must be a whole number of at least 1"),
-        ({"max_steps": "abc"}, r"max_steps='abc': must be a whole number of at least 1"),
+        ({"reduction": 1}, r"stopper.reduction=1: must be a whole number of at least 2"),
+        ({"min_steps": 0}, r"stopper.min_steps=0: must be a whole number of at least 1"),
+        ({"brackets": 0}, r"stopper.brackets=0: must be a whole number of at least 1"),
+        ({"reduction": "three"}, r"stopper.reduction='three': must be a whole number of at least 2"),
+        ({"min_steps": 1.5}, r"stopper.min_steps=1.5: must be a whole number of at least 1"),
+        ({"min_steps": True}, r"stopper.min_steps=True: must be a whole number of at least 1"),
+        ({"brackets": 2.5}, r"stopper.brackets=2.5: must be a whole number of at least 1"),
+        ({"max_steps": "abc"}, r"stopper.max_steps='abc': must be a whole number of at least 1"),
         (
             {"brackets": 3, "max_steps": 9},
-            r"max_steps=9: must be greater than the first rung of the last bracket \(9",
+            r"stopper.max_steps=9: must be greater than the first rung of the last bracket \(9",
         ),
     ],
 )

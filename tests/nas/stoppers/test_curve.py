@@ -121,13 +121,16 @@ def test_steps_may_begin_anywhere(curve: dict[int, float]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"threshold": 0.0}, r"threshold=0.0: must be between 0 and 1"),
-        ({"min_reports": 3}, r"min_reports=3: must be a whole number of at least 4"),
-        ({"threshold": "high"}, r"threshold='high': must be a number"),
-        ({"threshold": float("nan")}, r"threshold=nan: must be a number"),
-        ({"start_step": 1.5}, r"start_step=1.5: must be a whole number of at least 0"),
-        ({"target_step": "end"}, r"target_step='end': must be a whole number of at least 1"),
-        ({"start_step": 10, "target_step": 10}, r"target_step=10: must be greater than start_step \(10\)"),
+        ({"threshold": 0.0}, r"stopper.threshold=0.0: must be between 0 and 1"),
+        ({"min_reports": 3}, r"stopper.min_reports=3: must be a whole number of at least 4"),
+        ({"threshold": "high"}, r"stopper.threshold='high': must be a number"),
+        ({"threshold": float("nan")}, r"stopper.threshold=nan: must be a number"),
+        ({"start_step": 1.5}, r"stopper.start_step=1.5: must be a whole number of at least 0"),
+        ({"target_step": "end"}, r"stopper.target_step='end': must be a whole number of at least 1"),
+        (
+            {"start_step": 10, "target_step": 10},
+            r"stopper.target_step=10: must be greater than stopper.start_step \(10\)",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:

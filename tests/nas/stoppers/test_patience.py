@@ -42,12 +42,12 @@ def test_falling_metric() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"n_reports": 0}, r"n_reports=0: must be a whole number of at least 1"),
-        ({"n_reports": "many"}, r"n_reports='many': must be a whole number of at least 1"),
-        ({"n_reports": 2.5}, r"n_reports=2.5: must be a whole number of at least 1"),
-        ({"min_delta": -0.1}, r"min_delta=-0.1: must be a number of at least 0"),
-        ({"min_delta": "x"}, r"min_delta='x': must be a number"),
-        ({"min_delta": float("inf")}, r"min_delta=inf: must be a number"),
+        ({"n_reports": 0}, r"stopper.n_reports=0: must be a whole number of at least 1"),
+        ({"n_reports": "many"}, r"stopper.n_reports='many': must be a whole number of at least 1"),
+        ({"n_reports": 2.5}, r"stopper.n_reports=2.5: must be a whole number of at least 1"),
+        ({"min_delta": -0.1}, r"stopper.min_delta=-0.1: must be a number of at least 0"),
+        ({"min_delta": "x"}, r"stopper.min_delta='x': must be a number"),
+        ({"min_delta": float("inf")}, r"stopper.min_delta=inf: must be a number"),
     ],
 )
 def test_invalid_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:

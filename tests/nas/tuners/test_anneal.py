@@ -65,5 +65,5 @@ def test_small_space_is_exhausted() -> None:
 @pytest.mark.parametrize("wrong", [{"n_initial_points": 0}, {"mean_rank": -1}, {"shrink": float("inf")}])
 def test_invalid_arguments_are_refused(wrong: dict[str, float]) -> None:
     """No initial points, a negative rank and an infinite shrinking are refused by name."""
-    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+    with pytest.raises(ConfigurationError, match=rf"^tuner\.{next(iter(wrong))}="):
         AnnealTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

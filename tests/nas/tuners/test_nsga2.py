@@ -166,9 +166,9 @@ def test_contract_over_many_generations() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"population_size": 1}, r"population_size=1: must be a whole number of at least 2"),
+        ({"population_size": 1}, r"^tuner.population_size=1: must be a whole number of at least 2"),
         ({"population_size": 2.0}, "population_size"),
-        ({"crossover_rate": 1.5}, r"crossover_rate=1.5: must be a number from 0 to 1"),
+        ({"crossover_rate": 1.5}, r"^tuner.crossover_rate=1.5: must be a number from 0 to 1"),
         ({"crossover_rate": True}, "crossover_rate"),
     ],
 )

@@ -99,8 +99,8 @@ def test_only_named_parameters_are_perturbed() -> None:
 @pytest.mark.parametrize(
     ("perturbed", "message"),
     [
-        (["rate", "raet"], "perturbed: .* has no decision 'raet'. Choose from rate, x, n, op, or null for all"),
-        ([], r"perturbed=\[\]: must name decisions of the space, such as x, rate, n, op, or be null"),
+        (["rate", "raet"], r"^tuner.perturbed: .* has no decision 'raet'. Choose from rate, x, n, op, or null for all"),
+        ([], r"^tuner.perturbed=\[\]: must name decisions of the space, such as x, rate, n, op, or be null"),
     ],
 )
 def test_unknown_names_are_refused(perturbed: list[str], message: str) -> None:
@@ -129,5 +129,5 @@ def decided(space: ParameterSpace) -> set[str]:
 )
 def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
-    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+    with pytest.raises(ConfigurationError, match=rf"^tuner\.{next(iter(wrong))}="):
         PbtTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

@@ -61,5 +61,5 @@ def test_equal_rewards_teach_nothing() -> None:
 @pytest.mark.parametrize("wrong", [{"learning_rate": -1}, {"decay": 2}, {"entropy": float("nan")}, {"bins": 1}])
 def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
-    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+    with pytest.raises(ConfigurationError, match=rf"^tuner\.{next(iter(wrong))}="):
         ReinforceTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]

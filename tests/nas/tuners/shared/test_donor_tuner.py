@@ -99,5 +99,7 @@ def test_no_trial_has_weights(choice: str) -> None:
 
 def test_unknown_choice() -> None:
     """An unknown choice is refused with the allowed ones."""
-    with pytest.raises(ConfigurationError, match="must be none, nearest, best, best_donor, local_recent"):
-        DonorChooser("father", SPACE, METRIC)
+    with pytest.raises(
+        ConfigurationError, match=r"tuner.donor='Father': must be none, nearest, best, best_donor, local_recent"
+    ):
+        DonorChooser("Father", SPACE, METRIC)

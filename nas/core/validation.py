@@ -156,9 +156,10 @@ def check_seed(name: str, value: object, n_bits: int = 64) -> None:
 def check_number(
     name: str, value: object, low: float = -math.inf, high: float = math.inf, *, excluded: float | None = None
 ) -> float:
-    """Returns a value that is an int or float from ``low`` to ``high``, and finite as a float.
+    """Returns a value that is a finite number from ``low`` to ``high``.
 
-    One of the bounds may be ``excluded``. An ending of the name such as ``_s`` gives the unit.
+    Integers that no float can hold are not finite. One of the bounds may be ``excluded``. An ending of the name such as
+    ``_s`` gives the unit.
 
     Raises:
         ConfigurationError: it is not. A bool is not a number here.

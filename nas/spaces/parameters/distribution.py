@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -40,7 +41,7 @@ class Distribution(Parameter):
 
     def __post_init__(self) -> None:
         for name, value in (("first", self.first), ("second", self.second), ("q", 1 if self.q is None else self.q)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
                 raise ConfigurationError(f"{self!r}: {name}={value!r}: must be a finite number")
             if name != "q" or self.q is not None:
                 object.__setattr__(self, name, float(value))
@@ -102,7 +103,7 @@ class Distribution(Parameter):
 
     def check(self, value: Any, name: str) -> None:
         """Checks that the value is a possible sample. An int stands for the float."""
-        if type(value) not in (float, int) or not math.isfinite(value):
+        if type(value) not in (float, int) or not abs(value) <= sys.float_info.max:
             raise invalid_value(self, value, name)
         if self.q is None:
             if not self._first <= value <= self._last:

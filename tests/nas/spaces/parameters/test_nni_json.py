@@ -157,6 +157,7 @@ def test_normal_numbers() -> None:
         ({"_type": "quniform", "_value": [1, 2, 0]}, "q=0.*: must be greater than 0"),
         ({"_type": "loguniform", "_value": [0, 2]}, "low=0.*: must be greater than 0"),
         ({"_type": "normal", "_value": [0, -1]}, "standard deviation=-1.*: must be greater than 0"),
+        ({"_type": "normal", "_value": [0, 10**400]}, "second=10.*: must be a finite number"),
         ({"_type": "lognormal", "_value": [0, 1000]}, "the range must be within that of floats"),
         ({"_type": "randint", "_value": [5, 5]}, "the lower less than the upper"),
         ({"_type": "choice", "_value": [{"k": {"_type": "randint", "_value": [2]}}, 1]}, "must have a _name"),
@@ -183,7 +184,7 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
 def test_values_outside_are_refused() -> None:
     """A number between two steps, or beyond the bounds, is no point."""
     space = load_nni_space({"x": {"_type": "quniform", "_value": [1, 10, 4]}})
-    for value in (2.0, 10.0, 0.0, "1", True, math.nan):
+    for value in (2.0, 10.0, 0.0, "1", True, math.nan, 10**400):
         with pytest.raises(PointError, match="x="):
             space.validate({"x": value})
     assert isinstance(space, ParameterSpace)

@@ -46,7 +46,7 @@ MISTAKES = {
     ),
     "constraint_that_is_no_number": (
         (*TIMED, "+constraints.parameters=few"),
-        r"constraints.parameters='few': must be a number: the upper limit",
+        r"constraints.parameters='few': must be a number",
     ),
     "constraint_of_nothing_known": (
         (*TIMED, "+constraints.parameters=1e6"),

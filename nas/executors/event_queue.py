@@ -12,7 +12,7 @@ from nas.executors.events import Event, StopRequested
 POLL_S = 0.1
 """Seconds between two checks for a requested stop during a wait."""
 MAX_WAIT_S = 86400.0
-"""The longest wait for an event. The limit of Python is ``threading.TIMEOUT_MAX``."""
+"""The longest wait in one call. Python's limits are 24 days for files, and ``threading.TIMEOUT_MAX``."""
 
 
 class EventQueue:

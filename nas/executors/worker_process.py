@@ -18,6 +18,7 @@ from typing import Any
 
 from nas.core.errors import ActionError, HeirloomError, StorageError
 from nas.core.trial import Reason, Trial, training_cost
+from nas.executors.event_queue import MAX_WAIT_S
 from nas.executors.events import (
     Action,
     Event,
@@ -416,9 +417,11 @@ class WorkerProcess:
         process, connection = self._process, self._connection
         if process is None or connection is None:
             raise WorkerLostError("interrupted", counts=False)
-        ready = wait([connection, process.fileno()], None if timeout_s is None else max(0.0, timeout_s))
+        wait_s = None if timeout_s is None else min(max(0.0, timeout_s), MAX_WAIT_S)
+        ready = wait([connection, process.fileno()], wait_s)
         if not ready:
-            return None
+            left_s = 0.0 if timeout_s is None or wait_s is None else timeout_s - wait_s
+            return self._receive(left_s) if left_s > 0.0 else None
         if connection in ready:
             try:
                 kind, content = connection.recv()

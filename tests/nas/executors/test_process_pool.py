@@ -379,6 +379,15 @@ class TestDeaths:
 
         assert shop.run(("nothing", 0))[0].state == State.COMPLETE
 
+    @pytest.mark.parametrize(("timeout_s", "max_wait_s"), [(1e300, 86400.0), (60.0, 0.05)])
+    def test_timeout_of_any_length(
+        self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, timeout_s: float, max_wait_s: float
+    ) -> None:
+        """A timeout beyond the limits of the system is no error, since the driver waits in steps."""
+        monkeypatch.setattr(worker_process, "MAX_WAIT_S", max_wait_s)
+
+        assert open_shop(timeout_s=timeout_s).run(("sleep", 1))[0].state == State.COMPLETE
+
     @pytest.mark.parametrize(
         ("constructor", "kind", "line"),
         [

@@ -240,9 +240,14 @@ def unknown_key(key: str, config: str) -> str:
 
 def _names_of_keys(config: str) -> dict[str, str]:
     """Returns each key by its full name and by its last part."""
-    pages = [config, *(page for group in groups_of(config) for page in PAGES_OF_GROUPS.get(group, ()))]
+    pages = [config, *_pages_of_groups(config)]
     inner = [option.key for page in reversed(pages) for option in options_of(page)]
     return {**{name.rpartition(".")[2]: name for name in inner}, **{name: name for name in (*inner, *keys_of(config))}}
+
+
+def _pages_of_groups(config: str) -> list[str]:
+    """Returns the pages with further options of the command's groups."""
+    return [page for group in groups_of(config) for page in PAGES_OF_GROUPS.get(group, ())]
 
 
 def help_text(config: str) -> str:
@@ -257,7 +262,7 @@ def help_text(config: str) -> str:
         own = f", or {group}._target_=my_module.MyClass" if group in BUILT else ""
         lines.append(f"  {plus}{group}={'|'.join(choices_of(group, config))}{own}")
     lines += ["", "keys and their defaults:", *(f"  {line}" for line in body), ""]
-    for page in (page for group in groups_of(config) for page in PAGES_OF_GROUPS.get(group, ())):
+    for page in _pages_of_groups(config):
         lines += [f"keys of {page.replace('/', '=')}:", *(f"  {option}" for option in options_of(page)), ""]
     lines += [
         "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",

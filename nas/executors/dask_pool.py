@@ -19,6 +19,7 @@ from nas.executors.pool import WorkerLostError
 
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
+RETIRE_AGAIN_S = 0.1
 
 
 @dataclass(slots=True)
@@ -174,7 +175,18 @@ class DaskPool(EnginePool):
                 self._handle(key, task, address, message)
 
     async def _retire_worker(self, address: str) -> None:
-        await self._client.retire_workers([address], close_workers=True)
+        """Retires a worker.
+
+        Dask refuses while the worker alone holds a result, as that of a task not yet released.
+        """
+        try:
+            while not self._is_closed.is_set():
+                await self._client.retire_workers([address], close_workers=True)
+                if address not in (await self._client.scheduler.identity())["workers"]:
+                    return
+                await asyncio.sleep(RETIRE_AGAIN_S)
+        except OSError as error:  # the scheduler is gone, or the client closes
+            logger.info("%s was not retired: %s", address, error)
 
     def _receive_from_scheduler(self, event: tuple[float, Any]) -> None:
         match event[1]:

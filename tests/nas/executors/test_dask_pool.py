@@ -269,6 +269,27 @@ def test_workers_with_other_code_are_refused(
     assert "can't run trials: held_problem.py changed" in "".join(driver.display.lines)
 
 
+def test_unfit_workers_with_results_of_others_leave(
+    drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """Dask does not retire the only worker that holds a result; it leaves when another worker can take that."""
+    driver = drive(max_attempts=1)
+    unfit = cluster.join(**{ROOT_VARIABLE: str(tmp_path / "elsewhere")})
+    with cluster.client() as other:
+        kept = other.submit(int, "7")
+        assert kept.result(60) == 7
+        wait = driver.start(1)
+        until(lambda: driver.of(TrialLost))
+        hold = driver.hold(0)
+        cluster.join()
+        until(lambda: not unfit.leftovers(), 30, what="the end of the unfit worker")
+        hold.unlink()
+        [trial] = wait()
+
+        assert trial.state == State.COMPLETE
+        assert kept.result(60) == 7
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], cluster: DaskCluster, stops: bool) -> None:
     """A job that waits for its next trial goes on elsewhere after kill -9 of its worker, or leaves at an interruption.

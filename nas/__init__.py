@@ -10,6 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads it
+    from nas.callbacks.base import Callback as Callback
+    from nas.callbacks.base import SearchInfo as SearchInfo
+    from nas.callbacks.base import SearchOutcome as SearchOutcome
     from nas.core.budget import Budget as Budget
     from nas.core.errors import TrialStopped as TrialStopped
     from nas.core.lineage import Lineage as Lineage

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from nas.callbacks.base import Callback
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
+from nas.executors.events import Event, Notice
 from nas.search.definition import Search, read_retry
 from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
@@ -33,6 +35,7 @@ def run_search(
     retention: Retention | None = None,
     code: Literal["changed"] | None = None,
     retry: Literal["failed"] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Runs a search in this process, one trial at a time, without Prefect.
 
@@ -50,6 +53,7 @@ def run_search(
             then give weights, but can't win.
         retry: ``"failed"`` makes a new trial of each FAILED one, which neither the budget of trials nor the tuner's
             numbers count.
+        callbacks: Observe the search. They are not called if nothing is left to run.
     """
     if search.deterministic and search.slots != 1:
         raise ConfigurationError(
@@ -75,5 +79,10 @@ def run_search(
     if end is not None:
         return pipeline.summary()
     import_weights(records, search.init)
-    run_in_process(pipeline, code=found, options=options, retries=retries)
+    run_in_process(pipeline, code=found, options=options, retries=retries, observe=_log_notice, callbacks=callbacks)
     return pipeline.summary()
+
+
+def _log_notice(event: Event) -> None:
+    if isinstance(event, Notice):
+        logger.warning(event.text)

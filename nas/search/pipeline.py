@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
+from nas.callbacks.callback_list import CallbackList
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.ranking import Ranking
+from nas.core.redaction import public_line, remove_passwords
+from nas.core.tracebacks import text_of
 from nas.core.trial import State, Trial
 from nas.core.validation import check_int
-from nas.executors.events import Event, Finished, Notice, StopRequested
+from nas.executors.events import Event, Finished, Notice, Reported, Started, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
@@ -96,12 +100,18 @@ class SearchPipeline:
         self.retention = retention or Retention()
         self._gpus_per_trial = gpus_per_trial
         self.ended_by_tuner = False
+        self._trials: Sequence[Trial] = ()  # of the session that runs
         self.metric = prepared.problem.metrics[0]
         self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked)
         has_test = Ability.TEST in prepared.problem.abilities
         self._selection = WinnerSelection(
             records, self.ranking, prepared.problem.space, has_test=has_test, remarks=prepared.problem.remarks
         )
+
+    @property
+    def name(self) -> str:
+        """The name of the search."""
+        return self.records.files.url.rstrip("/").rpartition("/")[2]
 
     def ended_by(self) -> str | None:
         """Returns what ended the search: a field of the budget, or ``tuner``.
@@ -222,6 +232,7 @@ class SearchPipeline:
         only_finals: bool = False,
         retries: bool = False,
         observe: Callable[[Event], None] = lambda event: None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         """Runs the stages, tests the finalists and exports the winner.
 
@@ -232,8 +243,34 @@ class SearchPipeline:
             only_finals: Whether trials of the search stage are left out.
             retries: Whether FAILED trials run again, as new trials.
             observe: Called with each event.
+            callbacks: Called after ``observe``.
+
+        Raises:
+            ConfigurationError: a callback can't work.
         """
+        calls = CallbackList(callbacks, lambda text: observe(Notice(text)))
+        try:
+            if callbacks:
+                calls.start(self._info(lease.number))
+            self._run(executor, lease, settings, only_finals, retries, observe, calls)
+        except BaseException as error:
+            stopped = error
+            calls.end(lambda: self._outcome(stopped))
+            raise
+        calls.end(self._outcome)
+
+    def _run(
+        self,
+        executor: Executor,
+        lease: SearchLease,
+        settings: ControllerSettings,
+        only_finals: bool,
+        retries: bool,
+        observe: Callable[[Event], None],
+        calls: CallbackList,
+    ) -> None:
         trials, starts = self.records.load()
+        self._trials = trials
         plan = self.prepared.plan
         check_init = self._init_check(observe)
         shown: set[str] = set()
@@ -247,6 +284,7 @@ class SearchPipeline:
                     return
                 shown.add(kind)
             observe(event)
+            _call(calls, event, self._trials)
             if isinstance(event, Finished):
                 check_init(event.trial)
                 for text in event.trial.inheritance.get("warnings", ()):
@@ -274,6 +312,7 @@ class SearchPipeline:
             collector=self._collector(lease, executor),
             scores=self.prepared.scores,
         )
+        self._trials = controller.trials
         if retries:
             controller.retry(self.failed(trials))
         while True:
@@ -302,6 +341,26 @@ class SearchPipeline:
             text = f"{n_left} finalists were not trained: the time budget is used up."
             observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
         lease.mark_complete()
+
+    def _info(self, session: int) -> SearchInfo:
+        return SearchInfo(
+            name=self.name,
+            url=remove_passwords(self.records.files.url),
+            session=session,
+            metrics=self.prepared.problem.metrics,
+            stages=tuple(stage.name for stage in self.prepared.plan.stages),
+            budget=self.budget,
+            identity=self.prepared.identity,
+            lineage=Lineage.of(self.records.load()[0]),
+        )
+
+    def _outcome(self, error: BaseException | None = None) -> SearchOutcome:
+        return SearchOutcome(
+            lineage=Lineage.of(self._trials),
+            winner=self.ranking.winner(self._trials),
+            tests=self.records.tests() if error is None else {},
+            error=None if error is None else public_line(text_of(error)) or type(error).__name__,
+        )
 
     def _run_later_stages(self, controller: SearchController) -> None:
         for stage in self.prepared.plan.later:
@@ -350,10 +409,26 @@ class SearchPipeline:
     def summary(self) -> Summary:
         """Returns the results in the records."""
         trials, _ = self.records.load()
-        url = self.records.files.url
-        name = url.rstrip("/").rpartition("/")[2]
         tests = self.records.tests()
-        return Summary(name, url, Lineage.of(trials), self.ranking.winner(trials), tests, newest_best(self.records))
+        return Summary(
+            self.name,
+            self.records.files.url,
+            Lineage.of(trials),
+            self.ranking.winner(trials),
+            tests,
+            newest_best(self.records),
+        )
+
+
+def _call(calls: CallbackList, event: Event, trials: Sequence[Trial]) -> None:
+    """Calls the callbacks' method for an event, if it has one."""
+    match event:
+        case Started(trial=number):
+            calls.trial_started(trials[number])
+        case Reported(trial=number):
+            calls.trial_reported(trials[number])
+        case Finished(trial=trial):
+            calls.trial_ended(trial)
 
 
 def run_in_process(
@@ -364,6 +439,7 @@ def run_in_process(
     device: str = "cpu",
     retries: bool = False,
     observe: Callable[[Event], None] = lambda event: None,
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """Runs a pipeline in this process as a session, one trial at a time.
 
@@ -374,6 +450,7 @@ def run_in_process(
         device: The device of trials.
         retries: Whether FAILED trials run again, as new trials.
         observe: Called with each event.
+        callbacks: Called after ``observe``.
     """
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
@@ -399,7 +476,7 @@ def run_in_process(
             jobs=prepared.jobs,
             code=code_id(code["code"]["problem"]),
         )
-        pipeline.run(executor, lease, settings, retries=retries, observe=observe)
+        pipeline.run(executor, lease, settings, retries=retries, observe=observe, callbacks=callbacks)
     finally:
         executor.close()
         lease.close()

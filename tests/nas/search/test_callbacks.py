@@ -1,0 +1,201 @@
+"""Callbacks of a search in this process: their calls, exceptions and threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
+from nas.callbacks.callback_list import CallbackList
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.lineage import Lineage
+from nas.core.spec import Spec
+from nas.core.trial import Proposal, State, Trial
+from nas.search.api import run_search
+from nas.search.definition import Search
+from nas.search.pipeline import Summary
+from tests.support.callbacks import (
+    BackgroundCallback,
+    BrokenBackgroundCallback,
+    BrokenCallback,
+    CurveProblem,
+    RecordingCallback,
+)
+from tests.support.problems import InOrderTuner, ScoreProblem
+
+
+@pytest.fixture
+def root() -> str:
+    return f"memory://callbacks/{uuid4().hex}"
+
+
+def run(root: str, *callbacks: Callback, n_trials: int = 2, problem: type[ScoreProblem] = CurveProblem) -> Summary:
+    """Runs or resumes a search in which trial 1 inherits from trial 0; one finalist."""
+    tuner = Spec.of(InOrderTuner, xs=[30, 60, 90, 50], donors=["global_recent"])
+    search = Search(problem=Spec.of(problem), tuner=tuner)
+    return run_search(
+        search, root=root, name="curves", budget=Budget(trials=n_trials), finalists=1, callbacks=callbacks
+    )
+
+
+def calls_of(number: int, score: float) -> list[tuple[object, ...]]:
+    """Returns the calls for one trial."""
+    reports = [("report", number, step, pytest.approx(score * step / 3)) for step in (1, 2, 3)]
+    return [("start", number, 1), *reports, ("end", number, "COMPLETE")]
+
+
+def test_methods_are_called_in_order(root: str) -> None:
+    """A callback gets the start and end of the search and of each trial, finals included, and each report."""
+    callback = RecordingCallback()
+    summary = run(root, callback)
+
+    trials = [*calls_of(0, 0.3), *calls_of(1, 0.6), *calls_of(2, 0.6)]
+    assert callback.calls == [("search start",), *trials, ("search end",)]
+    search, outcome = callback.searches[0], callback.outcomes[0]
+    assert (search.name, search.session, search.stages) == ("curves", 1, ("search", "final"))
+    assert search.identity["tuner"]["arguments"]["xs"] == [30, 60, 90, 50]
+    assert len(search.lineage) == 0
+    assert outcome.winner is not None
+    assert (outcome.winner.number, outcome.error, len(outcome.lineage)) == (2, None, 3)
+    assert outcome.tests == summary.tests
+
+
+def test_trial_has_its_result(root: str) -> None:
+    """The trial at its end has metrics, the whole curve, parent, donor and inherited share."""
+    callback = RecordingCallback()
+    run(root, callback)
+
+    trial = callback.trials[1]
+    assert (trial.metrics, len(trial.curve)) == ({"score": 0.6}, 3)
+    assert (trial.donor, trial.inherited_share) == (0, 1.0)
+
+
+def test_resumed_search_calls_for_new_trials_only(root: str) -> None:
+    """A second session gets the trials of the first in its lineage, and no calls for them."""
+    run(root)
+    callback = RecordingCallback()
+    run(root, callback, n_trials=3)
+
+    assert [trial.number for trial in callback.searches[0].lineage if trial.is_finished] == [0, 1, 2]
+    assert callback.searches[0].session == 2
+    assert {call[1] for call in callback.calls if len(call) > 1} == {3, 4}
+    assert len(callback.outcomes[0].lineage) == 5
+
+
+@pytest.mark.parametrize("broken", [BrokenCallback, BrokenBackgroundCallback])
+def test_exception_is_one_warning(root: str, broken: type[Callback], caplog: pytest.LogCaptureFixture) -> None:
+    """A callback that raises in every method loses no trial, and is shown once; other callbacks go on."""
+    callback = RecordingCallback()
+    with caplog.at_level(logging.WARNING):
+        summary = run(root, broken(), callback)
+
+    assert [trial.state for trial in summary.lineage] == [State.COMPLETE] * 3
+    assert callback.calls[-1] == ("search end",)
+    warnings = [record.getMessage() for record in caplog.records if "callback" in record.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"callback {broken.__name__}: on_trial_start: ")
+    assert "OSError: no server for trial 0. The search goes on" in warnings[0]
+
+
+class RefusingCallback(Callback):
+    """Can't start."""
+
+    def on_search_start(self, search: SearchInfo) -> None:
+        raise ConfigurationError("folder=/: must be writable. Choose another folder.")
+
+
+def test_callback_that_cannot_start_ends_the_search(root: str) -> None:
+    """An exception at the start ends the search before its first trial; callbacks that had started get the end."""
+    callback = RecordingCallback()
+    with pytest.raises(ConfigurationError, match=r"^folder=/: must be writable"):
+        run(root, callback, RefusingCallback())
+
+    assert callback.calls == [("search start",), ("search end",)]
+    assert callback.outcomes[0].error == "folder=/: must be writable. Choose another folder."
+    assert len(run(root).lineage) == 3
+
+
+class FailingProblem(CurveProblem):
+    """Fails each trial."""
+
+    def __init__(self) -> None:
+        super().__init__(search=[None] * 100, final=[None] * 100)
+
+
+def test_failed_search_ends_with_the_error(root: str) -> None:
+    """If the search fails, its error is in the outcome, and failed trials have ended."""
+    callback = RecordingCallback()
+    search = Search(problem=Spec.of(FailingProblem), tuner=Spec.of(InOrderTuner, xs=list(range(12))))
+    with pytest.raises(SearchFailedError):
+        run_search(search, root=root, budget=Budget(trials=12), callbacks=[callback])
+
+    assert {call[2] for call in callback.calls if call[0] == "end"} == {"FAILED"}
+    assert callback.outcomes[0].error is not None
+    assert "8 trials" in callback.outcomes[0].error
+    assert callback.outcomes[0].winner is None
+
+
+def test_no_callback_is_refused(root: str) -> None:
+    """An element that is no callback is named."""
+    with pytest.raises(ConfigurationError, match=r"callbacks: <class .*: must be an instance of nas\.Callback"):
+        run(root, RecordingCallback)  # type: ignore[arg-type]
+
+
+def test_background_calls_are_in_order(root: str) -> None:
+    """A callback in the background gets the same calls in the same order, on one thread, before run_search returns."""
+    direct, background = RecordingCallback(), BackgroundCallback()
+    run(root, direct, background)
+
+    assert background.calls == direct.calls
+    assert direct.threads == {threading.current_thread().name}
+    assert background.threads == {threading.current_thread().name, "heirloom-BackgroundCallback"}
+
+
+class StuckCallback(BackgroundCallback):
+    """Waits for a server that does not answer."""
+
+    def __init__(self, release: threading.Event) -> None:
+        super().__init__()
+        self.release = release
+
+    def on_trial_start(self, trial: Trial) -> None:
+        self.release.wait(30)
+
+
+def test_stuck_callback_delays_the_end_only() -> None:
+    """A callback that hangs does not delay the search, and the wait at the end is bounded and told."""
+    warnings: list[str] = []
+    release = threading.Event()
+    calls = CallbackList([StuckCallback(release)], warnings.append, end_s=0.2)
+    outcome = SearchOutcome(lineage=Lineage.of([]), winner=None)
+    info = SearchInfo(
+        name="n", url="u", session=1, metrics=(), stages=(), budget=Budget(), identity={}, lineage=Lineage.of([])
+    )
+    calls.start(info)
+    began = time.monotonic()
+    for number in range(3):
+        calls.trial_started(Trial(number=number, index=number, proposal=Proposal(point={"x": 1})))
+    started_s = time.monotonic() - began
+    calls.end(lambda: outcome)
+    ended_s = time.monotonic() - began
+    release.set()
+
+    assert started_s < 0.1
+    assert 0.2 <= ended_s < 5
+    assert warnings == [
+        "callback StuckCallback: 4 calls were not done within 0.2 s of the end. "
+        "The search goes on; its further errors are not shown"
+    ]
+
+
+def test_public_names(tmp_path: Path) -> None:
+    """Callback, SearchInfo and SearchOutcome are public."""
+    import nas
+
+    assert (nas.Callback, nas.SearchInfo, nas.SearchOutcome) == (Callback, SearchInfo, SearchOutcome)

@@ -173,7 +173,7 @@ class Command:
         """Returns the output of a search that must end with status 0."""
         process = self.start(*overrides, **variables)
         output, error = process.communicate(timeout=280)
-        assert process.returncode == 0, error + output
+        assert process.returncode == 0, f"status {process.returncode}\n{error}{output}"
         assert "Warning" not in error
         return output
 

@@ -16,7 +16,6 @@ from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
 from nas.core.validation import check_bool, check_int
 
 if TYPE_CHECKING:
-    from flows.views.snapshot import Header
     from nas.core.metric import Metric
     from nas.core.policy import PolicyPlan
     from nas.core.trial import Trial
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from nas.storage.maintenance.gc.retention import Retention
     from nas.storage.records import Records
     from nas.tuners.base import Tuner
+    from nas.views.snapshot import Header
 
 FINALISTS = 2
 """Number of finalists if no session of the search records one."""
@@ -59,9 +59,9 @@ class Collection:
 
     def dry_run(self) -> None:
         """Prints what would be deleted, and why; writes nothing."""
-        from flows.views.snapshot import last_session
         from nas.search.lease import have_ended
         from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
+        from nas.views.snapshot import last_session
 
         trials, _ = self.records.load()
         session = last_session(self.records, time.time())
@@ -133,8 +133,8 @@ class Collection:
         return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
 
     def _show(self, plan: CollectionPlan, stored: Sequence[BlobInfo], *, dry: bool) -> None:
-        from flows.cli.formatting import count, size
         from flows.views.terminal import open_console, print_table
+        from nas.views.formatting import count, size
 
         console, freed = open_console(), sum(garbage.file.bytes for garbage in plan.garbage)
         if columns := plan_columns(plan):
@@ -182,9 +182,9 @@ def read_collection(invocation: Invocation) -> Collection:
     """
     from flows.cli.settings.root import reach_root, read_retention
     from flows.views.searches import find_search
-    from flows.views.snapshot import read_header
     from nas.core.policy import PolicyPlan
     from nas.storage.records import Records
+    from nas.views.snapshot import read_header
 
     values = invocation.values
     if values["name"] is None:
@@ -245,7 +245,7 @@ def _tuner(header: Header, invocation: Invocation) -> Tuner | None:
 
 def plan_columns(plan: CollectionPlan) -> dict[str, list[str]]:
     """Returns a table of the trials that lose their weights, then of the orphans."""
-    from flows.cli.formatting import size
+    from nas.views.formatting import size
 
     files_of: dict[int, list[BlobInfo]] = {}
     for garbage in plan.garbage:

@@ -15,9 +15,9 @@ from nas.core.errors import ConfigurationError
 from nas.core.validation import check_bool
 
 if TYPE_CHECKING:
-    from flows.views.snapshot import Snapshot
     from nas.core.trial import Trial
     from nas.storage.blobs import BlobStore
+    from nas.views.snapshot import Snapshot
 
 FORMATS = ("table", "csv", "json", "html")
 COLUMNS = ("fit", "all")
@@ -78,7 +78,7 @@ def report(invocation: Invocation) -> int:
     """Prints or writes a report; only reads the storage."""
     from flows.cli.settings.root import reach_root
     from flows.views.searches import find_search
-    from flows.views.snapshot import read_snapshot
+    from nas.views.snapshot import read_snapshot
 
     request = Request.of(invocation.values)
     root = reach_root(invocation.values)
@@ -100,7 +100,7 @@ def _list(root: BlobStore, request: Request, now: float) -> None:
 
     searches = read_searches(root, now, complain)
     if request.format != "table":
-        from flows.views.table import to_csv, to_json, to_table
+        from nas.views.table import to_csv, to_json, to_table
 
         table = to_table(search_columns(searches), {"best": "Float64", "last_activity": "Float64"})
         _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
@@ -115,7 +115,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     if request.trial is not None:
         _show_trial(root, snapshot, request)
     elif request.format == "html":
-        from flows.views.page.document import lineage_page
+        from nas.views.page.document import lineage_page
 
         path = _deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
         if request.opens and path is not None:
@@ -126,7 +126,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         if n_left_out := print_search(open_console(), snapshot, all_columns=request.all_columns):
             complain(f"{n_left_out} columns do not fit in this terminal: use columns=all or format=csv")
     else:
-        from flows.views.table import lineage_table, to_csv, to_json
+        from nas.views.table import lineage_table, to_csv, to_json
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
@@ -137,7 +137,7 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
 
     trial = _trial(snapshot, request.trial)
     if request.format == "csv":
-        from flows.views.table import lineage_table, to_csv
+        from nas.views.table import lineage_table, to_csv
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         _deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
@@ -147,7 +147,7 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     records = Records(root.subfolder(snapshot.name))
     logs = {"": records.log(trial.number), **records.other_logs(trial)}
     if request.format == "json":
-        from flows.cli.formatting import as_json
+        from nas.views.formatting import as_json
 
         _deliver(f"{as_json(trial_record(snapshot, trial, logs), indent=1)}\n", root, request.out)
     else:

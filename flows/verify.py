@@ -132,7 +132,7 @@ class _Progress:
 
 
 def _amount(report: VerificationReport) -> str:
-    from flows.cli.formatting import count, size
+    from nas.views.formatting import count, size
 
     counts = report.counts.values()
     n_files, n_bytes = sum(one.n_files for one in counts), sum(one.n_bytes for one in counts)
@@ -141,8 +141,8 @@ def _amount(report: VerificationReport) -> str:
 
 def show_report(name: str, report: VerificationReport, seconds: float) -> None:
     """Prints the files read by kind, then each damage, then the consequences."""
-    from flows.cli.formatting import count, duration, size
     from flows.views.terminal import open_console, print_table
+    from nas.views.formatting import count, duration, size
 
     console, damages, counts = open_console(), report.damages, report.counts
     n_damaged = {kind: sum(damage.kind == kind for damage in damages) for kind in counts}
@@ -241,9 +241,9 @@ def show_mounts(root: BlobStore, second: BlobStore | None) -> None:
     """Prints the roots, their mounts and their free space."""
     import shutil
 
-    from flows.cli.formatting import size
     from nas.storage.maintenance.backend_checks.folder import existing_folder
     from nas.storage.mounts import mount_of
+    from nas.views.formatting import size
 
     for title, files in (("storage.root", root), ("second", second)):
         if files is None:
@@ -259,9 +259,9 @@ def show_mounts(root: BlobStore, second: BlobStore | None) -> None:
 
 def show_results(results: Sequence[CheckResult]) -> None:
     """Prints the results, then the hints."""
-    from flows.cli.formatting import count
     from flows.views.terminal import open_console, print_table
     from nas.storage.maintenance.backend_checks.check import CheckStatus
+    from nas.views.formatting import count
 
     console = open_console()
     columns = {

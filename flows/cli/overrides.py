@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from flows.cli.formatting import masked
 from flows.cli.options import CONF, PAGES_OF_GROUPS, keys_of, options_of, page_of
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError
+from nas.views.formatting import masked
 
 BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""

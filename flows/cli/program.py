@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 
-from flows.cli.formatting import SECRET_HINT, masked
+from nas.views.formatting import SECRET_HINT, masked
 
 SCRIPT = "heirloom"
 

@@ -76,8 +76,8 @@ def repeated_words(group: str, spec: Spec) -> list[str]:
 
 def _words(group: str, spec: Spec, arguments: Mapping[str, Any], keys: Set[str]) -> list[str]:
     """Returns the words that give these arguments; ``...`` stands for long values and for secrets."""
-    from flows.cli.formatting import masked
     from flows.cli.overrides import override
+    from nas.views.formatting import masked
 
     words = {}
     for key in sorted(keys):

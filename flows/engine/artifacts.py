@@ -18,15 +18,15 @@ from typing import Any
 
 import httpx
 
-from flows.cli.formatting import markdown, score
 from flows.engine.run_log import RunLog
-from flows.views.trial_summary import SHARED
 from nas.core.metric import Metric
 from nas.core.redaction import clean
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import shared_epoch, supernet_epochs
 from nas.core.trial import Trial
 from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLost
+from nas.views.formatting import markdown, score
+from nas.views.trial_summary import SHARED
 
 LEADERBOARD_S = 5.0
 CANCEL_POLL_S = 5.0

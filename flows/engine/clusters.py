@@ -8,11 +8,11 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.settings.machine import Machine
-from flows.views.progress import Progress
 from nas.core.errors import ConfigurationError, HeirloomError, ServerError
 from nas.core.spec import Spec
 from nas.executors.engine_worker import EngineSpec, worker_environment
 from nas.training.messages import RuntimeSpec
+from nas.views.progress import Progress
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from flows.cli.formatting import failure_line, number
 from nas.core.redaction import clean, without_passwords
 from nas.core.trial import State, Trial
 from nas.executors.events import Event, Finished, Notice, TrialLost
+from nas.views.formatting import failure_line, number
 
 SEND_EVERY_S = 2.0
 BATCH = 200

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation
-from flows.cli.formatting import count
 from flows.cli.output import complain, show_line, tell
 from flows.cli.program import command, this_command
 from flows.cli.settings.limits import Limits, read_limits
@@ -26,7 +25,6 @@ from flows.engine.clusters import check_cluster
 from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun
 from flows.engine.signals import SignalHandler
-from flows.views.progress import Progress
 from flows.views.summary import failure_of
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.redaction import without_passwords
@@ -37,6 +35,8 @@ from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
+from nas.views.formatting import count
+from nas.views.progress import Progress
 
 if TYPE_CHECKING:
     from flows.engine.server import TemporaryServer

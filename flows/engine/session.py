@@ -9,7 +9,6 @@ from typing import Any
 
 from flows.cli.settings.limits import Limits
 from flows.engine.context import SearchContext
-from flows.views.progress import Progress
 from nas.core.errors import StorageError
 from nas.executors.events import Event, StopRequested
 from nas.executors.executor import Executor
@@ -22,6 +21,7 @@ from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
 from nas.storage.search_records import code_id
 from nas.training.messages import RuntimeSpec
+from nas.views.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.cli.formatting import failure_line
 from flows.engine.task_runs import SubmittedRun, TrialFuture, TrialTaskRuns
 from nas.core.errors import HeirloomError
 from nas.core.redaction import one_line, public_line
@@ -29,6 +28,7 @@ from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKind, TrialLost
 from nas.executors.pool import WorkerPool, compute_proxies, resume_job, run_attempt
 from nas.training.messages import Assignment, JobStart, ProxyRequest
+from nas.views.formatting import failure_line
 
 
 class Call:

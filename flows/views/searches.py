@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import cell, number
 from flows.cli.program import command
-from flows.views.snapshot import Snapshot, last_session, read_snapshot
-from flows.views.trial_summary import SHARED
 from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.trial import State
 from nas.storage.records import Records
+from nas.views.formatting import cell, number, states_text
+from nas.views.snapshot import Snapshot, last_session, read_snapshot
+from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
-    from nas.core.lineage import Lineage
     from nas.core.trial import Trial
     from nas.storage.blobs import BlobStore
 
@@ -147,8 +146,3 @@ def search_lines(searches: Sequence[Snapshot]) -> dict[str, list[str]]:
 def _best_text(search: Snapshot, winner: Trial) -> str:
     shared = SHARED if winner.number in search.shared_scores else ""
     return f"{search.metric.name} {number(winner.metrics[search.metric.name])}{shared} (trial {winner.number})"
-
-
-def states_text(lineage: Lineage) -> str:
-    """Returns the number of trials by state, as text."""
-    return ", ".join(f"{n:,} {str(state).lower()}" for state in State if (n := lineage.n_in_state(state)))

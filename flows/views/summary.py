@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flows.cli.formatting import brief, count, last_line, score
 from flows.cli.output import show_line
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
-from flows.views.fronts import front_lines
-from flows.views.table import flat_point
-from flows.views.trial_summary import SHARED, UNTRAINED
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
@@ -19,6 +15,10 @@ from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.search.pipeline import Summary
+from nas.views.formatting import brief, count, last_line, score
+from nas.views.fronts import front_lines
+from nas.views.table import flat_point
+from nas.views.trial_summary import SHARED, UNTRAINED
 
 DEFAULT_ROOT = "heirloom"
 

@@ -6,21 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import brief, cell, count, number
 from flows.cli.output import show, show_line
-from flows.views.fronts import front_lines
-from flows.views.searches import search_lines, states_text
+from flows.views.searches import search_lines
 from flows.views.summary import outdated_lines
-from flows.views.table import SUGGESTED, lineage_columns
-from flows.views.trial_summary import SHARED
 from nas.core.redaction import one_line
 from nas.core.spec import Spec
+from nas.views.formatting import brief, cell, count, number, states_text
+from nas.views.fronts import front_lines
+from nas.views.table import SUGGESTED, lineage_columns
+from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flows.views.snapshot import Snapshot
     from nas.core.trial import Trial
+    from nas.views.snapshot import Snapshot
 
 _ORDER = (
     *("trial", "parent", "second_parent", "donor", "state", "inherited", "score", "shared_score"),

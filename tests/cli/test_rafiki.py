@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.views.page.document import lineage_page
-from flows.views.snapshot import read_snapshot
 from flows.views.terminal import summary_lines
 from nas.core.budget import Budget
 from nas.core.spec import Spec
@@ -16,6 +14,8 @@ from nas.core.trial import Reason, State
 from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
+from nas.views.page.document import lineage_page
+from nas.views.snapshot import read_snapshot
 from tests.support.commands import only_search, run, trials
 
 TEMPLATE = """

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.views.page.document import lineage_page
-from flows.views.snapshot import read_snapshot
 from flows.views.terminal import summary_lines
 from nas.core.budget import Budget
 from nas.core.spec import Spec
@@ -20,6 +18,8 @@ from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.tuners.supernet import SupernetTuner
+from nas.views.page.document import lineage_page
+from nas.views.snapshot import read_snapshot
 from tests.support.commands import run, trials
 
 FASHION_MNIST = (

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 
-from flows.views.snapshot import read_snapshot
 from nas.core.budget import AtDeadline, Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.lineage import Lineage
@@ -40,6 +39,7 @@ from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer, Tuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared.stateful import StatefulTuner
+from nas.views.snapshot import read_snapshot
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.QUICK_EVAL})
 PLANS = {

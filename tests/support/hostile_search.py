@@ -12,9 +12,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from flows.views.page.document import lineage_page
-from flows.views.snapshot import read_snapshot
-from flows.views.table import lineage_table, to_csv, to_json
 from flows.views.terminal import open_console, print_search, print_trial
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
@@ -39,6 +36,9 @@ from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.training.messages import RuntimeSpec
 from nas.training.trial_run import TrialRun
+from nas.views.page.document import lineage_page
+from nas.views.snapshot import read_snapshot
+from nas.views.table import lineage_table, to_csv, to_json
 from tests.support.problems import InOrderTuner, ScoreProblem
 
 ROOT = Path(__file__).parents[2]

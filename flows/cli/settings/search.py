@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flows.cli.command import Invocation
-from flows.cli.formatting import masked
 from flows.cli.options import page_of
 from flows.cli.overrides import choices_of
 from flows.cli.settings.clusters import read_dask, read_ray
@@ -22,6 +21,7 @@ from nas.core.validation import check_bool
 from nas.search.definition import Search
 from nas.search.search_init import SearchInit
 from nas.tuners.shared.constrained import checked_limits
+from nas.views.formatting import masked
 
 UNFIT = r"[^A-Za-z0-9._+=-]+"
 """Characters that a search's name can't hold."""

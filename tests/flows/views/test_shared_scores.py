@@ -8,11 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flows.views.progress import Progress
 from flows.views.searches import search_columns, search_lines
-from flows.views.snapshot import Snapshot, read_snapshot
 from flows.views.summary import print_summary
-from flows.views.table import lineage_table
 from flows.views.terminal import open_console, print_search, summary_lines
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
@@ -20,6 +17,9 @@ from nas.core.trial import Trial
 from nas.executors.events import Finished, Proposed
 from nas.search.pipeline import Summary
 from nas.storage.open import open_root
+from nas.views.progress import Progress
+from nas.views.snapshot import Snapshot, read_snapshot
+from nas.views.table import lineage_table
 from tests.support.sample_searches import BEGAN, one_shot, write_search
 
 ACCURACY = Metric("accuracy")
@@ -81,7 +81,7 @@ def test_printed_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """So does the progress, for earlier trials and new ones."""
-    monkeypatch.setattr("flows.views.progress.PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("nas.views.progress.PLAIN_EVERY_S", 0.0)
     trials = one_shot(4, 4, n_finals=1)
     progress = Progress([ACCURACY], {"search": 20, "final": 1}, trials[:10])
     for done in trials[10:]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.views.snapshot import read_snapshot
 from nas.core.errors import CorruptError, SearchFailedError
 from nas.core.trial import Reason, State
 from nas.executors.events import Finished
+from nas.views.snapshot import read_snapshot
 from tests.support.nni_experiments import ExperimentFolder
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}

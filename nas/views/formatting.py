@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from nas.core.lineage import Lineage
 from nas.core.redaction import clean, escaped_json, one_line, public_line, without_passwords
-from nas.core.trial import Trial
+from nas.core.trial import State, Trial
 from nas.training.problem import LATENCY
 
 SECRET_HINT = "  # replace *** by the secret"
@@ -83,6 +84,11 @@ def last_line(text: str | None) -> str | None:
     """Returns the last line that is not empty; in a traceback, the error."""
     lines = (text or "").strip().splitlines()
     return lines[-1].strip() if lines else None
+
+
+def states_text(lineage: Lineage) -> str:
+    """Returns the number of trials by state, as text."""
+    return ", ".join(f"{n:,} {str(state).lower()}" for state in State if (n := lineage.n_in_state(state)))
 
 
 def failure_line(trial: Trial) -> str:

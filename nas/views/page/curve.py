@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import number
-from flows.views.page.chart import GREATEST, UNTRAINED, Chart, Frame, Mark, Text, ticks
-from flows.views.page.legend import LegendItem, Path, score_item
-from flows.views.page.shapes import circle, cross, diamond, square, triangle
 from nas.core.policy import Policy
 from nas.core.shared_scores import shared_scores
 from nas.core.supernet import supernet_epochs
 from nas.core.trial import State, Trial
+from nas.views.formatting import number
+from nas.views.page.chart import GREATEST, UNTRAINED, Chart, Frame, Mark, Text, ticks
+from nas.views.page.legend import LegendItem, Path, score_item
+from nas.views.page.shapes import circle, cross, diamond, square, triangle
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage

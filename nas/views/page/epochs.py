@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import number
-from flows.views.page.chart import Chart, Frame, Mark, Text, limited, ticks
-from flows.views.page.legend import Path
-from flows.views.page.shapes import circle
 from nas.core.metric import is_finite
 from nas.core.supernet import epoch_of
 from nas.core.trial import Trial
+from nas.views.formatting import number
+from nas.views.page.chart import Chart, Frame, Mark, Text, limited, ticks
+from nas.views.page.legend import Path
+from nas.views.page.shapes import circle
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage

@@ -11,12 +11,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from flows.views.table import lineage_table, to_csv, to_json, to_table
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.redaction import clean
 from nas.core.trial import Reason, State
+from nas.views.table import lineage_table, to_csv, to_json, to_table
 from tests.support.sample_searches import evolved, trial
 
 FIRST = [

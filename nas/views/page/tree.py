@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from flows.cli.formatting import count, number
-from flows.views.page.chart import Text
-from flows.views.page.edge_paths import curve, way_around
-from flows.views.page.epoch_columns import lay_out_epochs
-from flows.views.page.layout import Layout, lay_out
-from flows.views.page.legend import LegendItem, Path, edge_item, legend_rows, node_item, ramp_item
-from flows.views.page.palette import LIGHT, N_STEPS, ScoreScale, in_light
-from flows.views.page.shapes import dot, pill
-from flows.views.page.templates import render
-from flows.views.trial_summary import SHARED, donor_of, trial_summary
 from nas.core.ranking import competitors
 from nas.core.shared_scores import shared_scores
 from nas.core.supernet import epoch_of, supernet_epochs
 from nas.core.trial import Donor, State, Trial
+from nas.views.formatting import count, number
+from nas.views.page.chart import Text
+from nas.views.page.edge_paths import curve, way_around
+from nas.views.page.epoch_columns import lay_out_epochs
+from nas.views.page.layout import Layout, lay_out
+from nas.views.page.legend import LegendItem, Path, edge_item, legend_rows, node_item, ramp_item
+from nas.views.page.palette import LIGHT, N_STEPS, ScoreScale, in_light
+from nas.views.page.shapes import dot, pill
+from nas.views.page.templates import render
+from nas.views.trial_summary import SHARED, donor_of, trial_summary
 
 if TYPE_CHECKING:
-    from flows.views.table import Tests
     from nas.core.lineage import Lineage
     from nas.core.metric import Metric
+    from nas.views.table import Tests
 
 MAX_LABELED = 60
 _CHARACTER = 7.0  # the width of a digit in 12 px text

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flows.views.page.legend import LegendItem, Path
+from nas.views.page.legend import LegendItem, Path
 
 GREATEST = 1e300
 """Axes end here: differences of greater numbers may be infinite."""

@@ -6,8 +6,8 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from flows.cli.formatting import clock, count, duration, number
 from nas.core.redaction import clean
+from nas.views.formatting import clock, count, duration, number
 
 
 def render(template: str, **values: object) -> str:
@@ -20,7 +20,7 @@ def render(template: str, **values: object) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("flows.views.page"),
+        loader=PackageLoader("nas.views.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

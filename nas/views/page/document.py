@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import brief
-from flows.views.fronts import front_lines
-from flows.views.page.curve import best_curve
-from flows.views.page.epochs import epoch_charts
-from flows.views.page.palette import DARK, LIGHT, N_STEPS
-from flows.views.page.scatter import objectives_scatter
-from flows.views.page.sheet import sheet_of
-from flows.views.page.templates import render
-from flows.views.page.tree import draw_tree
-from flows.views.searches import states_text
-from flows.views.trial_summary import SHARED, UNTRAINED
 from nas.core.spec import Spec
+from nas.views.formatting import brief, states_text
+from nas.views.fronts import front_lines
+from nas.views.page.curve import best_curve
+from nas.views.page.epochs import epoch_charts
+from nas.views.page.palette import DARK, LIGHT, N_STEPS
+from nas.views.page.scatter import objectives_scatter
+from nas.views.page.sheet import sheet_of
+from nas.views.page.templates import render
+from nas.views.page.tree import draw_tree
+from nas.views.trial_summary import SHARED, UNTRAINED
 
 if TYPE_CHECKING:
-    from flows.views.snapshot import Snapshot
     from nas.core.trial import Trial
+    from nas.views.snapshot import Snapshot
 
 _MAX_LINE = 16
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flows.cli.formatting import number
 from nas.core.metric import Metric
+from nas.views.formatting import number
 
 _RAMP = ("#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#0c2c84")  # ColorBrewer YlGnBu
 N_STEPS = len(_RAMP)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flows.cli.formatting import cell
-from flows.views.table import lineage_columns
+from nas.views.formatting import cell
+from nas.views.table import lineage_columns
 
 if TYPE_CHECKING:
-    from flows.views.snapshot import Snapshot
+    from nas.views.snapshot import Snapshot
 
 _LINKS = ("parent", "second_parent", "donor")
 _ORDER = (

@@ -16,18 +16,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.views.page.chart import Chart, ticks
-from flows.views.page.curve import best_curve
-from flows.views.page.document import lineage_page
-from flows.views.page.epoch_columns import lay_out_epochs
-from flows.views.page.epochs import epoch_charts
-from flows.views.page.layout import lay_out
-from flows.views.page.palette import N_STEPS, ScoreScale
-from flows.views.page.scatter import objectives_scatter
-from flows.views.page.templates import render
-from flows.views.page.tree import MAX_LABELED, Drawing, draw_tree, family_tree_svg
-from flows.views.snapshot import Snapshot, read_snapshot
-from flows.views.trial_summary import trial_summary
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import numbers_on_front
@@ -35,6 +23,18 @@ from nas.core.policy import Policy
 from nas.core.supernet import supernet_epochs
 from nas.core.trial import Reason, State, Trial
 from nas.storage.open import open_root
+from nas.views.page.chart import Chart, ticks
+from nas.views.page.curve import best_curve
+from nas.views.page.document import lineage_page
+from nas.views.page.epoch_columns import lay_out_epochs
+from nas.views.page.epochs import epoch_charts
+from nas.views.page.layout import lay_out
+from nas.views.page.palette import N_STEPS, ScoreScale
+from nas.views.page.scatter import objectives_scatter
+from nas.views.page.templates import render
+from nas.views.page.tree import MAX_LABELED, Drawing, draw_tree, family_tree_svg
+from nas.views.snapshot import Snapshot, read_snapshot
+from nas.views.trial_summary import trial_summary
 from tests.support.sample_searches import BEGAN, evolved, one_shot, trial, write_search
 
 ACCURACY = Metric("accuracy")

@@ -45,7 +45,7 @@ class Layout:
         single_row: The first row of the trials without relatives, or None where there are none.
         n_columns: Columns in use.
         n_rows: Rows in use.
-        columns: Columns with headings, in a search with supernet epochs (`flows.views.page.epoch_columns`).
+        columns: Columns with headings, in a search with supernet epochs (`nas.views.page.epoch_columns`).
     """
 
     places: Mapping[int, tuple[int, float]]

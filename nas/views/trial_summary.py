@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flows.cli.formatting import brief, duration, last_line, number, size
-from flows.views.table import Tests, flat_point
 from nas.core.trial import Donor, Trial
+from nas.views.formatting import brief, duration, last_line, number, size
+from nas.views.table import Tests, flat_point
 
 SHARED = " with shared weights"
 """Follows a score that is no accuracy of the architecture (`nas.core.shared_scores`)."""

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.formatting import as_json, last_line
 from nas.core.pareto import numbers_on_front
 from nas.core.redaction import clean
 from nas.core.shared_scores import shared_scores
 from nas.core.trial import Trial
+from nas.views.formatting import as_json, last_line
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flows.views.page.layout import Column, Layout
 from nas.core.supernet import epoch_of
 from nas.core.trial import Trial
+from nas.views.page.layout import Column, Layout
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage

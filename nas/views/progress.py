@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import count, duration, last_line, score, size
-from flows.cli.output import tell
-from flows.views.trial_summary import SHARED
 from nas.core.metric import Metric
 from nas.core.ranking import winner_key
 from nas.core.redaction import public_line
@@ -27,6 +25,8 @@ from nas.executors.events import (
     TrialLost,
     WeightsDeleted,
 )
+from nas.views.formatting import count, duration, last_line, score, size
+from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,7 +105,7 @@ class Progress:
         if self._is_live:
             self._console.print(line, soft_wrap=True)
         else:
-            tell(line)
+            print(line, file=sys.stderr, flush=True)
 
     def show_wait(self, what: str | None) -> None:
         """Shows what all trials wait for, until it is None again."""

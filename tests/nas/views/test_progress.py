@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from flows.views.progress import Progress
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.ranking import competitors
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Finished, Proposed, TrialLost
+from nas.views.progress import Progress
 
 
 def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flows.views.page.palette import N_STEPS
-from flows.views.page.shapes import circle
+from nas.views.page.palette import N_STEPS
+from nas.views.page.shapes import circle
 
 _CHARACTER = 6.2  # mean width in 12 px text
 

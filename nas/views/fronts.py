@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from flows.cli.formatting import count, number
 from nas.core.metric import Metric
 from nas.core.pareto import Front, front_of
 from nas.core.trial import Trial
+from nas.views.formatting import count, number
 
 _MOST = 12
 """Number of trials that a line lists."""

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flows.cli.formatting import number
-from flows.views.page.chart import UNTRAINED, Chart, Frame, Mark, Text, limited, ticks
-from flows.views.page.legend import LegendItem, Path, score_item
-from flows.views.page.shapes import circle, diamond, square
 from nas.core.pareto import numbers_on_front
 from nas.core.shared_scores import shared_scores
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
+from nas.views.formatting import number
+from nas.views.page.chart import UNTRAINED, Chart, Frame, Mark, Text, limited, ticks
+from nas.views.page.legend import LegendItem, Path, score_item
+from nas.views.page.shapes import circle, diamond, square
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage

@@ -138,6 +138,7 @@ class Server:
 
 def environment(**changes: str) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    ours["PYTHONFAULTHANDLER"] = "1"  # a crash shows its stack
     return ours | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"} | changes
 
 

@@ -20,13 +20,14 @@ from nas.spaces.growth import Growth, InsertBlock, Sizes, WidenHeads
 
 POINT = {"n_layers": 1, "n_heads": 2, "width": 32, "mlp_ratio": 2, "learning_rate": 0.005}
 SHARE, STILL = frozenset({Policy.SHARE_PARAMS}), frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+TEXT = Path(__file__).parents[4] / "LICENSE"  # the bundled text depends on Python's version
 SMALL: dict[str, Any] = {"context": 16, "batch_size": 16, "epoch_steps": 25, "n_epochs": 4, "precision": "float32"}
 
 
 @pytest.fixture(scope="module")
 def problem() -> LanguageProblem:
     """Returns one warm problem for all tests, as in a worker."""
-    return LanguageProblem(**SMALL)
+    return LanguageProblem(str(TEXT), **SMALL)
 
 
 def test_a_short_training_beats_the_frequencies(problem: LanguageProblem, train: Callable[..., Any]) -> None:

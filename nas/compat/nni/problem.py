@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import signal
 import time
@@ -20,7 +19,7 @@ from nas.compat.nni.trial_process import TrialProcess
 from nas.compat.nni.tuner_calls import check_job_id
 from nas.compat.nni.unrestricted_space import UnrestrictedSpace
 from nas.core.errors import ConfigurationError
-from nas.core.metric import Direction, Metric
+from nas.core.metric import Direction, Metric, finite_metrics, plain_metrics
 from nas.core.validation import check_bool, short_repr
 from nas.spaces.parameters.nni_json import load_nni_space
 from nas.training.job import Job
@@ -224,16 +223,17 @@ def _score(value: Any, is_optional: bool) -> dict[str, float]:
     If the score is optional, a number that is not finite is omitted.
     """
     found = value.get("default") if isinstance(value, dict) else value
-    if not isinstance(found, int | float) or (is_optional and not math.isfinite(found)):
+    if not isinstance(found, int | float):
         return {}
-    return {"default": int(found) if isinstance(found, bool) else found}
+    score = plain_metrics({"default": int(found) if isinstance(found, bool) else found})
+    return finite_metrics(score) if is_optional else score
 
 
 def _numbers(value: Any) -> dict[str, float]:
     """Returns the finite numbers of an intermediate result by name, for stoppers and the learning curve."""
     found = value if isinstance(value, dict) else {"default": value}
     numbers = {k: v for k, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    return {k: v for k, v in numbers.items() if math.isfinite(v) and k not in ("self", "step")}
+    return {k: v for k, v in finite_metrics(plain_metrics(numbers)).items() if k not in ("self", "step")}
 
 
 def _status_text(status: int) -> str:

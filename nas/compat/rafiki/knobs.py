@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -112,7 +113,8 @@ class _RangeKnob(BaseKnob):
 
     def __init__(self, value_min: float, value_max: float, is_exp: bool = False) -> None:
         for name, value in (("value_min", value_min), ("value_max", value_max)):
-            if isinstance(value, bool) or not isinstance(value, self._kinds) or not math.isfinite(value):
+            is_number = isinstance(value, self._kinds) and not isinstance(value, bool)
+            if not is_number or not abs(value) <= sys.float_info.max:
                 kind = "an int" if self._kinds is int else "a finite float or int"
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}: must be {kind}")
         if value_min > value_max:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nas.core.metric import finite_metrics, plain_metrics
+
 if TYPE_CHECKING:
     from nas.training.trial_run import TrialRun
 
@@ -58,7 +60,7 @@ class ModelLogger:
         text = ", ".join(f"{name}={number_text(value)}" for name, value in found.items())
         print(*filter(None, [str(msg), text]), sep=": ", flush=True)
         run: TrialRun | None = getattr(self._current, "run", None)
-        finite = {k: v for k, v in found.items() if math.isfinite(v) and k not in ("self", "step")}
+        finite = {k: v for k, v in finite_metrics(plain_metrics(found)).items() if k not in ("self", "step")}
         if run is not None and finite:
             run.report(len(run.curve) + 1, **finite)
 

@@ -126,6 +126,12 @@ def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
             Reason.NOT_FINITE,
             "default=nan",
         ),
+        (
+            "import nni\nnni.get_next_parameter()\nhuge = 10**400\n"
+            "nni.report_intermediate_result(huge)\nnni.report_final_result(huge)\n",
+            Reason.NOT_FINITE,
+            "default=inf",
+        ),
     ],
 )
 def test_failures(tmp_path: Path, code: str, reason: Reason, text: str) -> None:

@@ -181,11 +181,12 @@ class TestKnobs:
             (lambda: IntegerKnob(1, 2.5), "must be an int"),  # type: ignore[arg-type]
             (lambda: FloatKnob(2, 1), "must be at least value_min"),
             (lambda: FloatKnob(math.nan, 1), "must be a finite float or int"),
+            (lambda: FloatKnob(1, 10**400), "must be a finite float or int"),
             (lambda: PolicyKnob("FAST"), "must be one of SHARE_PARAMS"),
             (lambda: ArchKnob([[1], []]), r"items\[1\] must have at least one"),
             (lambda: FixedKnob(None), "must be an int, float, bool or str"),  # type: ignore[arg-type]
         ],
-        ids=["empty", "types", "half", "swapped", "nan", "policy", "place", "none"],
+        ids=["empty", "types", "half", "swapped", "nan", "huge", "policy", "place", "none"],
     )
     def test_impossible(self, make: Callable[[], object], error: str) -> None:
         """An invalid knob is refused with the reason."""
@@ -375,7 +376,8 @@ class TestTrials:
         lines = """utils.logger.log("hello")
         utils.logger.define_plot("Scores", ["a", "b"], x_axis="epoch")
         utils.logger.log("most", a=__import__("numpy").float32(0.9), epoch=1)
-        utils.logger.log_loss(float("nan"), 2)"""
+        utils.logger.log_loss(float("nan"), 2)
+        utils.logger.log(huge=10**4000)"""
         template = TemplateFolder(tmp_path, {'told("train " + dataset_path.rsplit("/", 1)[-1])': lines})
         found = template.run()
 
@@ -386,6 +388,7 @@ class TestTrials:
             "plot 'Scores': a, b against epoch",
             "most: a=0.9, epoch=1",
             "loss=nan, epoch=2",
+            f"huge={10**4000}",
         ]
 
     def test_a_metric_that_is_not_a_number(self, tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ bench:
     python benchmarks/overhead.py && python benchmarks/startup.py && python benchmarks/lineage.py
     python benchmarks/remote.py
 
+# The documentation site, in site/; `zensical serve` shows it
+docs:
+    zensical build -s
+
 # Remove what tools leave behind
 clean:
-    rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+    rm -rf build dist site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

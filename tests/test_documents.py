@@ -11,7 +11,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import nas
 from nas.search.definition import TWO_STAGE
+from tests.support import api_pages
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -98,6 +100,22 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
+def test_links_to_the_repository_exist(page: Path) -> None:
+    """Each file or folder of the repository that a page names by its address on GitHub exists."""
+    paths = re.findall(r"\]\(https://github\.com/heirloom-nas/heirloom/(?:blob|tree)/main/([^)#]+)", prose(page))
+
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_stay_on_the_site(page: Path) -> None:
+    """A relative link of a page of docs/ leads to docs/: the site has nothing else."""
+    links = re.findall(r"\]\(((?!http|#)[^)#]+)", prose(page))
+
+    assert [link for link in links if not (page.parent / link).resolve().is_relative_to(ROOT / "docs")] == []
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
 def test_links_lead_to_headings(page: Path) -> None:
     """Each link with a fragment leads to a heading of its page."""
     missing = []
@@ -144,6 +162,15 @@ def test_readme_has_the_search_command() -> None:
     found = re.findall(r"<!-- search command -->\n```bash\n(.*?)\n```", README.read_text())
 
     assert found == ["pip install -c constraints.txt . && python -m flows.search +tuner=evolution"]
+
+
+def test_api_pages_are_made_from_the_public_names() -> None:
+    """No public name of `nas` lacks an entry; ``python -m tests.support.api_pages`` mends it."""
+    shown = {path.name: path.read_text() for path in api_pages.FOLDER.glob("*.md")}
+    named = [name for text in shown.values() for name in re.findall(r"^::: nas\.(\w+)$", text, re.MULTILINE)]
+
+    assert shown == {path.name: text for path, text in api_pages.pages().items()}
+    assert sorted(named) == sorted(nas.__all__)
 
 
 def requirements() -> list[Requirement]:

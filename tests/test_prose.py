@@ -93,7 +93,7 @@ def fixed_commands(tree: ast.AST) -> Iterator[int]:
 
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of a docstring, without code blocks; code in backquotes counts as one word."""
-    text = re.sub(r"::\n\n(?:[ ]{8,}.*\n|\n)+", ".\n\n", text)
+    text = re.sub(r"::?\n\n(?:[ ]{8,}.*\n|\n)+", ".\n\n", text)
     for paragraph in re.split(r"\n\s*\n", text):
         if re.search(r"^\s*(?:>>>|\.\. |\$ |\|)", paragraph, re.MULTILINE):
             continue

@@ -51,10 +51,13 @@ class State(StrEnum):
     WAITING = "WAITING"
     """Proposed. A parent or donor is unfinished, or no slot is free."""
     RUNNING = "RUNNING"
+    """A worker has it."""
     COMPLETE = "COMPLETE"
+    """Trained to its end, with all metrics."""
     STOPPED = "STOPPED"
     """Ended by a stopper or at the deadline. Its metrics are the last reported ones."""
     FAILED = "FAILED"
+    """Ended without metrics. `Trial.reason` says why."""
 
 
 class Reason(StrEnum):

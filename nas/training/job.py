@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Job:
-    """A job's trials, one after another, for a problem's ``train_many``::
+    """A job's trials, one after another, for a problem's ``train_many``:
 
         for run in job.trials():
             ...  # train run.point

@@ -47,15 +47,25 @@ class Ability(StrEnum):
     """An optional part of a problem. Each value is the name of the method."""
 
     TRAIN = "train"
+    """Trains one trial."""
     TRAIN_MANY = "train_many"
+    """Trains several trials on one worker."""
     TEST = "test"
+    """Scores a finalist on test data."""
     EXPORT = "export"
+    """Gives the network of the winner to export."""
     BUILD = "build"
+    """Builds the network of a point."""
     EXAMPLE_INPUTS = "example_inputs"
+    """Gives inputs for counts of operations and for latency."""
     EXAMPLE_BATCH = "example_batch"
+    """Gives a labeled batch for proxies."""
     STATIC_METRICS = "static_metrics"
+    """Computes metrics before training."""
     MEASURE = "measure"
+    """Measures latency on a device."""
     SIMULATE = "simulate"
+    """Gives the outcome of a trial without training."""
 
 
 _HAS_NETWORK = frozenset({Ability.BUILD, Ability.EXAMPLE_INPUTS})

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class TrialRun(PolicyScaling):
     """The live handle of a trial: its point, its settings, and its weights.
 
-    A long training continues after an interruption if it names what to save (docs/guides/long_trials.md)::
+    A long training continues after an interruption if it names what to save (docs/guides/long_trials.md):
 
         if resumed := run.resumed_from():
             resumed.load(network, optimizer)

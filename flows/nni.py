@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
@@ -106,19 +106,12 @@ def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -
     return [*found, *given]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        from flows.cli.program import command
-        from nas.core.errors import ConfigurationError
-
-        raise ConfigurationError(f"{message}. Write {command('nni')} --config config.yml [--root URL].")
-
-
 def _parser() -> argparse.ArgumentParser:
+    from flows.cli.parser import CommandParser
     from flows.cli.program import command
     from nas.compat.nni.tuner import WAIT_TIMEOUT_S
 
-    parser = _Parser(prog=command("nni"), description="Runs an NNI experiment unchanged.")
+    parser = CommandParser(prog=command("nni"), description="Runs an NNI experiment unchanged.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the experiment's config.yml")
     parser.add_argument("--root", metavar="URL", help="storage.root for the records; default: heirloom")
     parser.add_argument(

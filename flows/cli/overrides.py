@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from flows.cli.options import CONF, PAGES_OF_GROUPS, keys_of, options_of, page_of
@@ -19,6 +20,8 @@ BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
+OWN = "conf"
+"""Folder in the working folder whose choices are found without ``--config-dir``."""
 WRAPPERS = ("screened", "supernet")
 """Tuners whose key ``inner`` is another choice of the group tuner."""
 CLUSTERS = ("ssh", "slurm", "pbs", "kubernetes")
@@ -71,6 +74,8 @@ class Arguments:
                 flags.append(text)
         named, swept = _keys_of(config, given.overrides)
         overrides = _with_free_keys(config, given.overrides, named)
+        if given.config_dir is None and has_own_choices(config):
+            flags += ["--config-dir", OWN]
         if given.cfg or given.info:  # Hydra prints the configuration and runs nothing
             overrides = [o if _names_a_variable(o) and not given.resolve else masked(o) for o in overrides]
         return cls(
@@ -80,6 +85,12 @@ class Arguments:
             swept=frozenset(swept),
             wants_help=given.help,
         )
+
+
+def has_own_choices(config: str) -> bool:
+    """Returns whether the working folder's ``conf`` has choices for a group of the command."""
+    groups = (Path(OWN, group) for group in groups_of(config))
+    return any(group.is_dir() for group in groups) and not CONF.samefile(OWN)
 
 
 def _names_a_variable(override: str) -> bool:
@@ -209,9 +220,10 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
         options = re.split(r"\s+", found[3].partition(" Config search path")[0].strip()) if found[3] else []
         if found[1] == "runner" and found[2] in CLUSTERS:
             return f"unknown runner {found[2]}: choose runner=dask runner/cluster={found[2]} (docs/guides/clusters.md)"
-        known = ", ".join(name for name in options if name != "custom")
+        known = [name for name in options if name != "custom"]
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
-        return f"unknown {found[1]} {found[2]}: choose {known}{own}"
+        near = did_you_mean(found[2], known)
+        return f"unknown {found[1]} {found[2]}{near or ': choose'} {', '.join(known)}{own}"
     if found := re.search(r"Could not override '([^']+)'", text):
         group = found[1]
         if given := [o for o in overrides if o.startswith(f"{group}=") and group in groups_of(config)]:
@@ -228,6 +240,12 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     if found := re.search(r"Could not append to config\. An item is already at '([^']+)'", text):
         return f"{found[1]} has a value already: write {found[1]}=VALUE without +"
     return re.sub(r"(In '\w+': )|( full_key: .*)|( See https://hydra\.cc.*)|( Config search path.*)", "", text)
+
+
+def did_you_mean(given: str, known: Sequence[str]) -> str:
+    """Returns a question that names the nearest choice, before the list of all; empty without one."""
+    near = difflib.get_close_matches(given.lower(), known, n=1) or [name for name in known if given.lower() in name]
+    return f"; did you mean {near[0]}? Choose" if near else ""
 
 
 def unknown_key(key: str, config: str) -> str:
@@ -268,6 +286,6 @@ def help_text(config: str) -> str:
         "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
         "  -m                run each combination of the listed values: seed=1,2",
         "  --cfg job         show the configuration and run nothing",
-        "  --config-dir DIR  your own choices: DIR/problem/mine.yaml is problem=mine",
+        "  --config-dir DIR  your own choices: DIR/problem/mine.yaml is problem=mine; default: conf, if it has any",
     ]
     return "\n".join(lines)

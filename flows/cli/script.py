@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ COMMANDS = {
     "final": "train finalists of a search in full",
     "gc": "delete weights that nothing needs",
     "verify": "check a search, or whether a root is fit for use",
+    "export": "copy the winner's export into a new folder",
+    "init": "write a small project that runs as it is",
     "nni": "run an unchanged NNI experiment",
 }
 
@@ -25,7 +28,9 @@ def run_script() -> int:
     if name in ("-h", "--help"):
         return run_printing(_show_help)
     if name not in COMMANDS:
-        complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}")
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        did_you_mean = f"; did you mean {near[0]}?" if near else ""
+        complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}{did_you_mean}")
         return 2
     del sys.argv[1]
     main = cast("Callable[[], int]", importlib.import_module(f"flows.{name}").main)

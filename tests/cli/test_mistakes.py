@@ -31,6 +31,18 @@ MISTAKES = {
         ("+tuner=nope",),
         f"unknown tuner nope: choose {TUNERS}",
     ),
+    "misspelled_tuner": (
+        ("tuner=Evolutoin",),
+        rf"unknown tuner Evolutoin; did you mean evolution\? Choose {TUNERS}, or a class of your own",
+    ),
+    "misspelled_tuner_of_a_sweep": (
+        ("-m", *NO_TUNER, "tuner=random,evoluton"),
+        r"unknown tuner evoluton; did you mean evolution\? Choose",
+    ),
+    "part_of_a_problems_name": (
+        (*DEBUG, "problem=mnist"),
+        r"unknown problem mnist; did you mean fashion_mnist\? Choose cells, cifar10",
+    ),
     "two_tuners": ((*TIMED, "tuner=evolution"), "tuner is chosen twice"),
     "tuner_without_a_choice": (
         (*NO_TUNER, "tuner.sample_size=3"),
@@ -132,7 +144,10 @@ MISTAKES = {
     ),
     "dask_in_memory": ((*TIMED, "storage=memory", "runner=dask"), "exists in one process only, but runner=dask"),
     "remote": ((*TIMED, "runner=remote"), "unknown runner remote: choose dask, debug, processes, ray"),
-    "unknown_stopper": ((*DEBUG, "stopper=ahsa"), "unknown stopper ahsa: choose asha, curve, median, patience, or a"),
+    "unknown_stopper": (
+        (*DEBUG, "stopper=ahsa"),
+        r"unknown stopper ahsa; did you mean asha\? Choose asha, curve, .*, or a",
+    ),
     "stopper_of_another_type": (
         (*DEBUG, "stopper=median", "stopper.min_trials=none"),
         r"min_trials='none': must be a whole number of at least 1",

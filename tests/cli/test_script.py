@@ -109,3 +109,4 @@ def test_the_script_lists_its_commands(here: Path, script: Path) -> None:
     assert page.out.startswith("usage: heirloom gc [GROUP=CHOICE ...]")
     assert unknown.status == 2
     assert unknown.complaint.startswith("unknown command 'serach': must be one of search, report,")
+    assert unknown.complaint.endswith("; did you mean search?")

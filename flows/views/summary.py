@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flows.cli.output import show_line
-from flows.cli.overrides import as_shell
-from flows.cli.program import command
+from flows.views.next_steps import failed_lines, next_commands
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.redaction import without_passwords
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
-from nas.core.trial import State, Trial
+from nas.core.trial import State
 from nas.search.pipeline import Summary
+from nas.training.messages import NEEDS_EXTRA
 from nas.views.formatting import brief, count, last_line, score
 from nas.views.fronts import front_lines
 from nas.views.table import flat_point
@@ -58,7 +58,7 @@ def print_summary(
     shares = [t.inherited_share for t in lineage if t.inherited_share is not None]
     if shares:
         write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
-    for line in outdated_lines(lineage):
+    for line in (*outdated_lines(lineage), *failed_lines(lineage)):
         write(line)
     if winner is None and any(trial.outdated for trial in lineage):
         write("best: no trial of the newest code has a score")
@@ -67,7 +67,7 @@ def print_summary(
     elif winner is None and lineage.n_in_state(State.COMPLETE):
         write("best: unknown, because no trial returned a number")
     elif winner is None:
-        write("best: no trial has a score; the report shows the errors")
+        write("best: no trial has a score")
     else:
         line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
         name = metrics[0].name
@@ -97,24 +97,14 @@ def print_summary(
         if summary.best["export"] is not None:
             write(f"export: {summary.url}/{summary.best['export']}")
         for name, why in summary.best.get("missing", {}).items():
-            write(f"  without {name}: {why}")
+            write(f"  optional: {name} {why}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}")
     shown = without_passwords(root)
     where = [f"name={summary.name}", *([] if root == DEFAULT_ROOT else [f"storage.root={shown}"])]
     with_what = ["this command's storage.options"] if has_options else []
     with_what += ["the password of storage.root for ***"] if shown != root else []
     write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
-    write(f"  {command('report')} {as_shell([*where, 'format=html'])}")
-    write(f"  {command('report')} {as_shell([*where, f'trial={_shown_first(lineage, winner)}'])}")
-    if final is not None and winner is not None:
-        write(f"  {command('final')} {' '.join([as_shell(where), *more, 'finalists=4'])}")
-    else:
-        write(f"  {command('report')} {as_shell([*where, 'format=csv'])}")
-
-
-def _shown_first(lineage: Lineage, winner: Trial | None) -> int:
-    """Returns the trial whose log is worth reading: the winner, else the first that failed."""
-    failed = (trial for trial in lineage if trial.state == State.FAILED)
-    return 0 if (trial := winner or next(failed, None)) is None else trial.number
+    for line in next_commands(lineage, winner, where, final=final, more=more):
+        write(f"  {line}")
 
 
 def outdated_lines(lineage: Lineage) -> list[str]:

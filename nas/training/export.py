@@ -21,12 +21,17 @@ from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.tensor_names import is_weight
+from nas.training.messages import NEEDS_EXTRA
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
+
+
+NEEDS_ONNX = f'{NEEDS_EXTRA}onnx: pip install -c constraints.txt ".[onnx]"'
+_ONNX_MODULES = frozenset({"onnxruntime", "onnxscript"})
 
 
 def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
@@ -71,10 +76,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         else:
             try:
                 contents["model.onnx"] = onnx_bytes(program, example)
-            except ImportError as error:
-                missing["model.onnx"] = (
-                    f'the extra onnx is not installed ({error}); pip install -c constraints.txt ".[onnx]"'
-                )
+            except ModuleNotFoundError as error:
+                missing["model.onnx"] = NEEDS_ONNX if error.name in _ONNX_MODULES else _one_line(error)
             except Exception as error:
                 missing["model.onnx"] = _one_line(error)
     references: list[Reference] = []

@@ -10,6 +10,8 @@ from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Trial
 
+NEEDS_EXTRA = "needs the extra "
+"""Begins the text for a file that an export lacks without an optional package."""
 EVERY_S = 300.0
 """Default seconds between two resume points.
 

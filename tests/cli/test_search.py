@@ -41,7 +41,7 @@ export: (?P=root)/best/000002-[0-9a-f]{8}
 next:
   python -m flows.report name=(?P=name) format=html
   python -m flows.report name=(?P=name) trial=2
-  python -m flows.final name=(?P=name)(?P<target>.*) finalists=4
+  python -m flows.final name=(?P=name)(?P<target>.*) finalists=2
 """
 PROGRESS = r"""policies skipped, not declared by the problem: DOWNSCALE, QUICK_EVAL
 search (?P<name>timed-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)

@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
-from flows.cli.output import complain, show
+from flows.cli.output import complain
+from flows.views.delivery import deliver, open_page
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_bool
 
@@ -103,7 +103,7 @@ def _list(root: BlobStore, request: Request, now: float) -> None:
         from nas.views.table import to_csv, to_json, to_table
 
         table = to_table(search_columns(searches), {"best": "Float64", "last_activity": "Float64"})
-        _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+        deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
     elif searches:
         from flows.views.terminal import open_console, print_searches
 
@@ -117,9 +117,9 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     elif request.format == "html":
         from nas.views.page.document import lineage_page
 
-        path = _deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
+        path = deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
         if request.opens and path is not None:
-            _open(path)
+            open_page(path)
     elif request.format == "table":
         from flows.views.terminal import open_console, print_search
 
@@ -129,7 +129,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         from nas.views.table import lineage_table, to_csv, to_json
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
-        _deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+        deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
 
 
 def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
@@ -140,7 +140,7 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         from nas.views.table import lineage_table, to_csv
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
-        _deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
+        deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
         return
     from flows.views.terminal import print_trial, trial_record
 
@@ -149,7 +149,7 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     if request.format == "json":
         from nas.views.formatting import as_json
 
-        _deliver(f"{as_json(trial_record(snapshot, trial, logs), indent=1)}\n", root, request.out)
+        deliver(f"{as_json(trial_record(snapshot, trial, logs), indent=1)}\n", root, request.out)
     else:
         print_trial(snapshot, trial, logs)
 
@@ -160,42 +160,6 @@ def _trial(snapshot: Snapshot, number: int | None) -> Trial:
         there = f"its trials are 0 to {n - 1}" if n > 1 else "it has only trial 0" if n else "it has no trial yet"
         raise ConfigurationError(f"no trial {number} in {snapshot.name}: {there}")
     return snapshot.lineage[number]
-
-
-def _deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Path | None:
-    """Prints a text, or writes it to a file and prints the file's path.
-
-    Args:
-        text: The text.
-        store: The storage root, into which nothing is written.
-        out: A file, or a folder if ``name`` is given. None: standard output.
-        name: The file's name in a folder.
-
-    Raises:
-        ConfigurationError: the file can't be written, or lies in the storage.
-    """
-    if out is None:
-        sys.stdout.write(text)
-        return None
-    path = Path(out).expanduser().resolve()
-    if name and path.is_dir():
-        path = path / name
-    in_store = store.local_path("search.json")
-    if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
-        raise ConfigurationError(f"{path} is inside the storage, which a report only reads: set out=PATH elsewhere")
-    try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ConfigurationError(f"can't write {path} ({error.strerror}): set out=PATH to another place") from error
-    show(path)
-    return path
-
-
-def _open(path: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(path.as_uri()):
-        complain(f"no browser found to open {path}")
 
 
 if __name__ == "__main__":

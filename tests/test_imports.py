@@ -97,7 +97,7 @@ def test_commands_print_clean_text_only() -> None:
 
     assert found == {
         "flows/cli/output.py",
-        "flows/report.py",  # csv, json and html
+        "flows/views/delivery.py",  # csv, json and html
         "nas/views/progress.py",  # the live display
         "flows/views/terminal.py",  # tables
     }

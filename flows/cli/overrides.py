@@ -65,7 +65,8 @@ class Arguments:
 
         parser = get_args_parser()
         parser.error = _refuse  # type: ignore[method-assign]
-        given = parser.parse_intermixed_args(list(argv))
+        argv = [_as_list(config, text) for text in argv]
+        given = parser.parse_intermixed_args(argv)
         rest, flags = list(given.overrides), []
         for text in argv:
             if rest and text == rest[0]:
@@ -91,6 +92,14 @@ def has_own_choices(config: str) -> bool:
     """Returns whether the working folder's ``conf`` has choices for a group of the command."""
     groups = (Path(OWN, group) for group in groups_of(config))
     return any(group.is_dir() for group in groups) and not CONF.samefile(OWN)
+
+
+def _as_list(config: str, argument: str) -> str:
+    """Returns ``names=a,b`` as a list, which Hydra would take for two values of a multirun."""
+    key, _, value = argument.partition("=")
+    if config != "compare" or key != "names" or value.startswith("[") or value == "null":
+        return argument
+    return f"names=[{','.join(_quoted(name.strip()) for name in value.split(',') if name.strip())}]"
 
 
 def _names_a_variable(override: str) -> bool:

@@ -11,6 +11,7 @@ from typing import cast
 COMMANDS = {
     "search": "search, train the finalists and export the best",
     "report": "list searches, or show the lineage of one",
+    "compare": "compare searches, with means over seeds",
     "final": "train finalists of a search in full",
     "gc": "delete weights that nothing needs",
     "verify": "check a search, or whether a root is fit for use",

@@ -82,21 +82,22 @@ def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore
     if name == LAST:
         searches = find_searches(root, now, warn)
         if not searches:
-            raise SearchNotFoundError(_none_under(root))
+            raise SearchNotFoundError(none_under(root))
         return searches[0].files
     files = root.subfolder(check_name(name))
     if Records(files).header() is not None:
         return files
     names = [search.name for search in find_searches(root, now, lambda line: None)]
     if not names:
-        raise SearchNotFoundError(f"no search {name}: {_none_under(root)}")
+        raise SearchNotFoundError(f"no search {name}: {none_under(root)}")
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
     raise SearchNotFoundError(
         f"no search {name} among {len(names)} under {root.url}; nearest: {', '.join(near)}; name=last is the newest"
     )
 
 
-def _none_under(root: BlobStore) -> str:
+def none_under(root: BlobStore) -> str:
+    """Returns the error for a root without searches."""
     return f"no search under {root.url}: set storage.root, or start one: {command('search')} +tuner=evolution"
 
 
@@ -109,7 +110,7 @@ def read_searches(root: BlobStore, now: float, warn: Warn) -> list[Snapshot]:
         except HeirloomError as error:
             warn(f"{search.name} is left out: {error}")
     if not searches:
-        warn(_none_under(root))
+        warn(none_under(root))
     return searches
 
 

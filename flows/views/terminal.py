@@ -88,7 +88,7 @@ def _print_plainly(columns: Mapping[str, Sequence[str]], right: frozenset[str]) 
 def print_searches(console: Console, searches: Sequence[Snapshot]) -> None:
     """Prints the list of searches with the columns that fit."""
     columns = search_lines(searches)
-    fitting = _fitting(columns, console.width, {"name"})
+    fitting = fitting_columns(columns, console.width, {"name"})
     print_table(console, {name: columns[name] for name in fitting}, frozenset({"trials"}))
 
 
@@ -108,7 +108,7 @@ def print_search(console: Console, snapshot: Snapshot, *, all_columns: bool = Fa
     shown = {name: [_short(cell(name, v)) for v in full[name]] for name in in_order}
     if all_columns:
         console.width = _WIDE
-    fitting = _fitting(shown, console.width, {"trial", "state", score})
+    fitting = fitting_columns(shown, console.width, {"trial", "state", score})
     if fitting:
         right = frozenset(name for name in fitting if all(isinstance(v, int | float | None) for v in full[name]))
         print_table(console, {name: shown[name] for name in fitting}, right)
@@ -166,7 +166,7 @@ def _short(text: str) -> str:
     return line if len(line) <= _MAX_CELL else f"{line[: _MAX_CELL - 1]}…"
 
 
-def _fitting(columns: Mapping[str, Sequence[str]], width: int, needed: set[str]) -> list[str]:
+def fitting_columns(columns: Mapping[str, Sequence[str]], width: int, needed: set[str]) -> list[str]:
     """Returns the columns that fit; needed ones are always included."""
     if not any(columns.values()):
         return []

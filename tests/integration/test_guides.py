@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKED = re.compile(r"^<!-- run(?: in (\S+)|: ([^>]+))? -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"python -m flows\.(search|final|report|gc|verify|worker)\b([^\n`|]*)")
+COMMAND = re.compile(r"python -m flows\.(search|compare|final|report|gc|verify|worker)\b([^\n`|]*)")
 N_RUN = 8
 
 

@@ -1,0 +1,138 @@
+"""``python -m flows.compare names=a,b``: several searches side by side."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flows.cli.command import OK, Invocation, run_command
+from flows.cli.output import complain
+from flows.cli.program import command
+from nas.core.errors import ConfigurationError
+from nas.core.validation import check_bool
+
+if TYPE_CHECKING:
+    from nas.storage.blobs import BlobStore
+    from nas.views.comparison.tables import Comparison
+
+FORMATS = ("table", "csv", "json", "html")
+
+
+def main() -> int:
+    """Runs the command and returns its exit status."""
+    return run_command("compare", compare)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A valid combination of the command's options.
+
+    Attributes:
+        names: The searches to compare, or None: all under the root.
+        under: The root that is given instead of ``storage.root``, or None.
+        format: One of ``FORMATS``.
+        out: The file or folder for the result, or None.
+        opens: Whether the page is opened in a browser.
+    """
+
+    names: tuple[str, ...] | None
+    under: str | None
+    format: str
+    out: str | None
+    opens: bool
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigurationError(f"format={self.format}: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        if self.names is None and self.under is None:
+            raise ConfigurationError(
+                f"no searches: add names=A,B, or under=ROOT for all under a root; `{command('report')}` lists them"
+            )
+        if self.names is not None and self.under is not None:
+            raise ConfigurationError(f"under={self.under}: compares all searches of the root. Leave names out")
+        if self.opens and self.format != "html":
+            raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
+        if self.out is not None and self.format == "table":
+            raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Request:
+        """Returns the request of a configuration.
+
+        Raises:
+            ConfigurationError: a value is invalid or conflicts with another.
+        """
+        texts = {key: None if values[key] is None else str(values[key]) for key in ("under", "out")}
+        check_bool("open", values["open"])
+        return cls(names=_names(values["names"]), format=str(values["format"]), opens=values["open"], **texts)
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    """Returns the names that a list or a text gives, or None."""
+    if value is None:
+        return None
+    names = tuple(map(str, value)) if isinstance(value, list) else tuple(filter(None, [str(value)]))
+    if not names:
+        raise ConfigurationError(f"names=: must list searches, as names=A,B. `{command('report')}` lists them")
+    return names
+
+
+def compare(invocation: Invocation) -> int:
+    """Prints or writes a comparison; only reads the storage."""
+    from flows.cli.settings.root import reach_root
+    from nas.views.comparison.tables import Comparison
+
+    request = Request.of(invocation.values)
+    values = invocation.values
+    if request.under is not None:
+        values = {**values, "storage": {**values["storage"], "root": request.under}}
+    root = reach_root(values)
+    if root.in_process:
+        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only: compare in a folder")
+    comparison = Comparison.of([*_searches(root, request)])
+    _show(root, comparison, request)
+    sys.stdout.flush()
+    return OK
+
+
+def _searches(root: BlobStore, request: Request) -> Iterator[Any]:
+    """Yields the searches of the request."""
+    from flows.views.searches import find_search, find_searches, none_under
+    from nas.core.errors import SearchNotFoundError
+    from nas.views.comparison.searches import read_compared
+
+    now = time.time()
+    if request.names is None:
+        found = [search.files for search in find_searches(root, now, complain)]
+        if not found:
+            raise SearchNotFoundError(none_under(root))
+    else:
+        found = [find_search(root, name, now, complain) for name in request.names]
+        if len({files.url for files in found}) < len(found):
+            raise ConfigurationError(f"names={','.join(request.names)}: must name each search once")
+    yield from (read_compared(files, now) for files in found)
+
+
+def _show(root: BlobStore, comparison: Comparison, request: Request) -> None:
+    from flows.views.delivery import deliver
+
+    if request.format == "table":
+        from flows.views.compared import print_comparison
+
+        print_comparison(comparison)
+    elif request.format == "json":
+        from nas.views.comparison.tables import comparison_json
+
+        deliver(comparison_json(comparison), root, request.out)
+    elif request.format == "csv":
+        from nas.views.comparison.tables import comparison_columns
+        from nas.views.table import to_csv, to_table
+
+        deliver(to_csv(to_table(comparison_columns(comparison))), root, request.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Results of a command on standard output, or in a file outside the storage."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.cli.output import complain, show
+from nas.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from nas.storage.blobs import BlobStore
+
+
+def deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Path | None:
+    """Prints a text, or writes it to a file and prints the file's path.
+
+    Args:
+        text: The text.
+        store: The storage root, into which nothing is written.
+        out: A file, or a folder if ``name`` is given. None: standard output.
+        name: The file's name in a folder.
+
+    Raises:
+        ConfigurationError: the file can't be written, or lies in the storage.
+    """
+    if out is None:
+        sys.stdout.write(text)
+        return None
+    path = Path(out).expanduser().resolve()
+    if name and path.is_dir():
+        path = path / name
+    in_store = store.local_path("search.json")
+    if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
+        raise ConfigurationError(f"{path} is inside the storage, which a report only reads: set out=PATH elsewhere")
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigurationError(f"can't write {path} ({error.strerror}): set out=PATH to another place") from error
+    show(path)
+    return path
+
+
+def open_page(path: Path) -> None:
+    """Opens a page in the user's browser."""
+    import webbrowser
+
+    if not webbrowser.open(path.as_uri()):
+        complain(f"no browser found to open {path}")

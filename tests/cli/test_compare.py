@@ -1,0 +1,152 @@
+"""``python -m flows.compare``: rows, groups over seeds, the paired test, and mistakes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy.stats import t, ttest_rel
+
+from flows.cli.command import run_command
+from flows.compare import compare
+from nas.core.metric import Metric
+from tests.support.commands import Done, run
+from tests.support.sample_searches import IDENTITY, trial, write_search
+
+TUNERS = {"random": [0.90, 0.94, 0.92], "evolution": [0.95, 0.96, 0.97]}
+RANDOM = {"target": "nas.tuners.random.RandomTuner", "arguments": {}}
+
+
+def add(root: Path, name: str, best: float, **more: Any) -> None:
+    """Writes a finished search of two trials and a final, whose test score is 0.01 lower."""
+    final = trial(2, parents=(1,), donors=(), score=best, stage="final", index=0, generation=1)
+    child = trial(1, parents=(0,), score=best - 0.1, donor=0, resolved_donor=0, inherited=0.5, generation=1)
+    tests = {2: {"metrics": {"accuracy": best - 0.01}}}
+    records = write_search(root, name, [trial(0, score=best - 0.2), child, final], tests=tests, **more)
+    winner = {"number": 1, "trial": 2, "point": {}, "metrics": {"accuracy": best}, "test": None, "ancestors": []}
+    records.publish("best-0001.json", {**winner, "export": None, "files": [], "missing": {}})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a root with two tuners of three seeds each."""
+    folder = tmp_path_factory.mktemp("compared")
+    for tuner, scores in TUNERS.items():
+        for seed, score in enumerate(scores):
+            described = RANDOM if tuner == "random" else IDENTITY["tuner"]
+            add(folder, f"{tuner}-{seed}", score, identity={"seed": seed, "tuner": described})
+    return folder
+
+
+def asked(root: Path, *arguments: str) -> int:
+    """Returns the status of the command within this process."""
+    return run_command("compare", compare, [f"storage.root={root}", *arguments])
+
+
+def mistake(capsys: pytest.CaptureFixture[str], root: Path, *arguments: str) -> str:
+    """Returns the only line of a command that ends with status 2."""
+    assert asked(root, *arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def as_user(root: Path, *arguments: str) -> Done:
+    return run(root.parent, *arguments, module="flows.compare")
+
+
+def test_table(root: Path) -> None:
+    """The table has a row per search, then one per group, the better first, then the tests."""
+    done = as_user(root, f"under={root}")
+
+    assert (done.status, done.err) == (0, "")
+    searches, groups, tests = done.out.split("\n\n")
+    assert [line.split()[0][:8] for line in searches.splitlines()[1:]] == ["evolutio"] * 3 + [
+        "random-0",
+        "random-1",
+        "random-2",
+    ]
+    assert searches.splitlines()[1].split(" ", 1)[1].split() == [
+        *("0", "0.9500", "0.9400", "3", "0.1", "50", "%", "finished", "evolution")
+    ]
+    assert groups.splitlines()[1].split()[:5] == ["evolution", "3", "0.9600", "±", "0.025"]
+    assert "validation: evolution minus random: 0.0400 ±" in tests
+
+
+def test_statistics_are_those_of_scipy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Means, Student's intervals and the paired t test over common seeds agree with ``scipy.stats``."""
+    names = ",".join(f"{tuner}-{seed}" for tuner in TUNERS for seed in range(3))
+    assert asked(root, f"names={names}", "format=json") == 0
+
+    content = json.loads(capsys.readouterr().out)
+    best, other = content["groups"]
+    assert (best["group"], best["seeds"], other["group"]) == ("evolution", [0, 1, 2], "random")
+    scores = pd.Series(TUNERS["random"])
+    interval = t.interval(0.95, 2, loc=scores.mean(), scale=scores.sem())
+    assert other["validation"]["interval_95"] == pytest.approx(list(interval))
+    expected = ttest_rel(TUNERS["evolution"], TUNERS["random"])
+    for test in content["tests"]:
+        assert test["p"] == pytest.approx(expected.pvalue)
+        assert test["interval_95"] == pytest.approx(list(expected.confidence_interval(0.95)))
+    assert [test["score"] for test in content["tests"]] == ["validation", "test"]
+
+
+def test_csv(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """csv has a row per search with tuner, seed, scores, trials, hours and the inherited share."""
+    assert asked(root, "names=random-0,evolution-2", "format=csv") == 0
+
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out)).set_index("name")
+    assert table.loc["random-0", ["tuner", "seed", "validation", "test", "trials"]].tolist() == [
+        "random",
+        0,
+        0.9,
+        0.89,
+        3,
+    ]
+    assert table.loc["evolution-2", ["hours", "inherited", "best_trial", "best_stage"]].tolist() == [
+        0.1,
+        0.5,
+        2,
+        "final",
+    ]
+
+
+def test_settings_and_budgets_make_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tuner with other arguments is another group, named by the argument; an unfinished search is in no mean."""
+    for size in (4, 8):
+        tuner = {**IDENTITY["tuner"], "arguments": {"population_size": size}}
+        for seed in (1, 2):
+            add(tmp_path, f"s{size}-{seed}", 0.9 + size / 100 + seed / 1000, identity={"seed": seed, "tuner": tuner})
+    write_search(tmp_path, "begun", [trial(0, score=0.5), trial(1)], identity={"seed": 3})
+    assert asked(tmp_path, f"under={tmp_path}") == 0
+
+    shown = capsys.readouterr().out
+    line = "validation: evolution, population_size=8 minus evolution, population_size=4: 0.0400 ±"
+    assert line in shown
+    assert "not finished, so not in means and tests: begun" in shown
+
+
+def test_mistakes(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown name, an empty list, a repeated name and different metrics are one line each."""
+    assert "no search evolution-9 among 6 under" in mistake(capsys, root, "names=evolution-9")
+    assert "names=: must list searches" in mistake(capsys, root, "names=")
+    assert "no searches: add names=A,B, or under=ROOT" in mistake(capsys, root)
+    assert "must name each search once" in mistake(capsys, root, "names=random-0,random-0")
+    assert "Leave names out" in mistake(capsys, root, "names=random-0", f"under={root}")
+    add(tmp_path, "a", 0.9)
+    write_search(tmp_path, "b", [trial(0, score=0.5)], metrics=[Metric("accuracy", "minimize")])
+    assert "accuracy (maximize) in a; accuracy (minimize) in b" in mistake(capsys, tmp_path, "names=a,b")
+
+
+def test_one_seed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With one seed a group there is no interval and no test, which one line says."""
+    assert asked(root, "names=random-0,evolution-0") == 0
+
+    shown = capsys.readouterr().out
+    assert "±" not in shown
+    assert shown.count("no interval and no test: each group has one seed only.") == 1

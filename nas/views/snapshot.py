@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ class LastSession:
         heartbeat: Time of its last heartbeat, or of its start if there is none.
         is_alive: Whether it runs the search now, judged from this host.
         is_complete: Whether it ended because no work was left, or none that fits into the budget.
+        budget: The limits of its budget, by name.
     """
 
     number: int
@@ -35,6 +36,7 @@ class LastSession:
     heartbeat: float
     is_alive: bool
     is_complete: bool
+    budget: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class Snapshot:
         best: The newest ``best-NNNN.json``, or None.
         winner: The best finalist by validation, or the best trial if there are no finalists, or None.
         taken: Time of the snapshot.
+        hours: Hours of all sessions.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Snapshot:
     winner: Trial | None
     session: LastSession | None
     taken: float
+    hours: float = 0.0
 
     @property
     def metric(self) -> Metric:
@@ -101,6 +105,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         CorruptError: a record can't be read.
     """
     from nas.search.finals import newest_best
+    from nas.storage.sessions import spent_hours
 
     records = Records(files)
     name = records.files.url.rstrip("/").rpartition("/")[2]
@@ -120,6 +125,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         winner=next(iter(competitors(trials, header.metrics, header.stages)), None),
         session=session,
         taken=now,
+        hours=0.0 if session is None else spent_hours(records),
     )
 
 
@@ -149,7 +155,19 @@ def last_session(records: Records, now: float) -> LastSession | None:
         heartbeat=seen,
         is_alive=is_alive,
         is_complete=beat.get("complete") is True,
+        budget=_limits(record.get("settings")),
     )
+
+
+def _limits(settings: Any) -> dict[str, float]:
+    """Returns the positive limits of the budget in a session's settings."""
+    budget = settings.get("budget") if isinstance(settings, Mapping) else None
+    found = budget.items() if isinstance(budget, Mapping) else ()
+    return {
+        name: float(limit)
+        for name, limit in found
+        if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < 1e300
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from nas.core.supernet import supernet_epochs
 from nas.core.trial import State, Trial
 from nas.views.formatting import number
 from nas.views.page.chart import GREATEST, UNTRAINED, Chart, Frame, Mark, Text, ticks
+from nas.views.page.dots import MAX_MARKS, dots
 from nas.views.page.legend import LegendItem, Path, score_item
 from nas.views.page.shapes import circle, cross, diamond, square, triangle
 
@@ -86,8 +87,8 @@ class _Curve:
             label=f"{self.metric.name} of every trial and the best so far",
             grid=_FRAME.lines([*map(self.y, scores), _FRAME.bottom]) + steps,
             ticks=(*self.score_texts(scores), *(Text(self.x(n), _FRAME.bottom + 18, str(n)) for n in numbers)),
-            lines=line,
-            marks=(*(self.score(t, v) for t, v in self.scored), *self.missing()),
+            lines=(*self.dots(), *line),
+            marks=(*(self.score(t, v) for t, v in self.scored if self.has_mark(t)), *self.missing()),
             notes=notes,
             x_name="trial (number, in the order proposed)",
             y_name=f"{self.metric.name} ({better} is better)",
@@ -102,6 +103,18 @@ class _Curve:
             yield Text(_FRAME.left - 8, self.y(value) + 4, text, "end")
         if not self.scored:
             yield Text(_FRAME.left + 12, _FRAME.bottom - 12, "no trial has a score yet", "start")
+
+    def has_mark(self, trial: Trial) -> bool:
+        """Returns whether a trial has its own mark: not if the first stage has very many."""
+        return len(self.trials) <= MAX_MARKS or trial.stage != self.first_stage
+
+    def dots(self) -> Iterator[Path]:
+        """Yields the scores and failures of trials without a mark."""
+        scored = [(self.x(t.number), self.y(v)) for t, v in self.scored if not self.has_mark(t)]
+        failed = [t for t in self.trials if t.state == State.FAILED and not self.has_mark(t)]
+        if scored or failed:
+            yield dots("missing", ((self.x(t.number), _FRAME.bottom) for t in failed))
+            yield dots("", scored)
 
     def best(self) -> tuple[tuple[Path, ...], tuple[Text, ...]]:
         """Returns the best so far of the search stage as steps, and the scores beside it.
@@ -148,7 +161,7 @@ class _Curve:
     def missing(self) -> Iterator[Mark]:
         """Yields a cross on the axis for each trial that failed."""
         for trial in self.trials:
-            if trial.state == State.FAILED:
+            if trial.state == State.FAILED and self.has_mark(trial):
                 yield self.mark(trial, _FRAME.bottom, "missing", cross(3), "failed")
 
     def legend(self) -> Iterator[LegendItem]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from nas.core.spec import Spec
+from nas.core.supernet import is_epoch
+from nas.core.trial import State
 from nas.views.formatting import brief, states_text
 from nas.views.fronts import front_lines
 from nas.views.page.curve import best_curve
+from nas.views.page.details import page_data
 from nas.views.page.epochs import epoch_charts
+from nas.views.page.failures import MAX_GROUPS, MAX_LINKS, failures
+from nas.views.page.importance import GENERATION, parameter_importance
 from nas.views.page.palette import DARK, LIGHT, N_STEPS
+from nas.views.page.parallel import best_and_newest, parallel_coordinates
+from nas.views.page.plan import policy_plan
 from nas.views.page.scatter import objectives_scatter
+from nas.views.page.selection import select
 from nas.views.page.sheet import sheet_of
 from nas.views.page.templates import render
+from nas.views.page.timeline import slot_timeline
 from nas.views.page.tree import draw_tree
 from nas.views.trial_summary import SHARED, UNTRAINED
 
@@ -25,11 +34,25 @@ if TYPE_CHECKING:
 _MAX_LINE = 16
 
 
-def lineage_page(snapshot: Snapshot) -> str:
-    """Returns the page. All of it shows without scripts; the layout is in ``templates/page.html``."""
+def lineage_page(snapshot: Snapshot, *, live_s: float | None = None) -> str:
+    """Returns the page; its layout is in ``templates/page.html``.
+
+    Without scripts it lacks only what it shows of a chosen trial.
+
+    Args:
+        snapshot: The search.
+        live_s: The page loads again after as many seconds. None: it does not.
+    """
     trial, metric = snapshot.winner, snapshot.metric
     winner = None if trial is None else trial.number
     has_objectives = len(snapshot.metrics) > 1
+    selection = select(snapshot)
+    sheet = sheet_of(snapshot, selection.listed)
+    scored = _trained(snapshot)
+    importance = parameter_importance(scored, metric)
+    failed = failures(snapshot)
+    timeline = slot_timeline(snapshot.lineage, metric, now=snapshot.taken)
+    parallel = parallel_coordinates(best_and_newest(scored, metric), metric, [name for name, _ in importance.shares])
     return render(
         "page.html",
         snapshot=snapshot,
@@ -41,14 +64,48 @@ def lineage_page(snapshot: Snapshot) -> str:
         best=snapshot.best if snapshot.best and snapshot.best.get("trial") == winner else None,
         test=snapshot.tests.get(winner, {}) if winner is not None else {},
         line=_line(snapshot, trial),
-        tree=draw_tree(snapshot.lineage, metric, winner=winner, tests=snapshot.tests),
+        selection=selection,
+        tree=draw_tree(selection.drawn, metric, winner=winner, tests=snapshot.tests),
         curve=best_curve(snapshot.lineage, metric, winner=winner),
         epochs=epoch_charts(snapshot.lineage, metric),
         objectives=objectives_scatter(snapshot.lineage, snapshot.metrics, winner=winner) if has_objectives else None,
         front_lines=front_lines(snapshot.lineage, snapshot.metrics) if has_objectives else [],
-        sheet=sheet_of(snapshot),
+        failures=failed,
+        importance=importance,
+        has_generations=any(name == GENERATION for name, _ in importance.shares),
+        parallel=parallel,
+        n_scored=len(scored),
+        timeline=timeline,
+        plan=policy_plan(snapshot),
+        sections=[*_sections(len(failed), has_objectives=has_objectives, has_started=timeline is not None)],
+        sheet=sheet,
+        data=page_data(snapshot, selection, sheet, live_s),
         **_CONSTANTS,
     )
+
+
+def _trained(snapshot: Snapshot) -> list[Trial]:
+    """Returns complete trials of the first stage with a score.
+
+    Shared scores are left out, unless all are.
+    """
+    stage, name = snapshot.stages[0] if snapshot.stages else "", snapshot.metric.name
+    scored = [t for t in snapshot.lineage if t.stage == stage and t.state == State.COMPLETE and not is_epoch(t)]
+    scored = [trial for trial in scored if trial.value(name) is not None]
+    return [trial for trial in scored if trial.number not in snapshot.shared_scores] or scored
+
+
+def _sections(n_failures: int, *, has_objectives: bool, has_started: bool) -> Iterator[tuple[str, str]]:
+    """Yields the sections of the page: id and name."""
+    yield from (("tree", "Tree"), ("curve", "Scores"))
+    if has_objectives:
+        yield "objectives", "Objectives"
+    yield "parameters", "Parameters"
+    if has_started:
+        yield "timeline", "Timeline"
+    if n_failures:
+        yield "errors", f"Errors ({n_failures})"
+    yield from (("plan", "Plan and budget"), ("table", "Trials"))
 
 
 _CONSTANTS: Mapping[str, object] = {
@@ -58,6 +115,9 @@ _CONSTANTS: Mapping[str, object] = {
     "mean": fmean,
     "shared": SHARED.strip(),
     "untrained": UNTRAINED,
+    "max_bars": 15,
+    "max_failures": MAX_GROUPS,
+    "max_links": MAX_LINKS,
 }
 
 

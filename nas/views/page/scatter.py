@@ -12,6 +12,7 @@ from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.views.formatting import number
 from nas.views.page.chart import UNTRAINED, Chart, Frame, Mark, Text, limited, ticks
+from nas.views.page.dots import MAX_MARKS, dots
 from nas.views.page.legend import LegendItem, Path, score_item
 from nas.views.page.shapes import circle, diamond, square
 
@@ -97,8 +98,8 @@ class _Scatter:
                 *(Text(self.x.at(value), _FRAME.bottom + 19, _round_number(value)) for value in across),
                 *self.remark(),
             ),
-            lines=tuple(self.fronts()),
-            marks=tuple(self.mark(*entry) for entry in front_last),
+            lines=(*self.dots(), *self.fronts()),
+            marks=tuple(self.mark(*entry) for entry in front_last if self.has_mark(entry[0])),
             notes=tuple(self.winners()),
             x_name=self.x.name,
             y_name=self.y.name,
@@ -108,6 +109,16 @@ class _Scatter:
     def remark(self) -> Iterator[Text]:
         if not self.scored:
             yield Text(_FRAME.left + 12, _FRAME.bottom - 12, "no trial has both scores yet", "start")
+
+    def has_mark(self, trial: Trial) -> bool:
+        """Returns whether a trial has its own mark: not one of many behind the front."""
+        return len(self.scored) <= MAX_MARKS or trial.number in self.on_front or trial.stage != self.first_stage
+
+    def dots(self) -> Iterator[Path]:
+        """Yields the trials without a mark."""
+        if len(self.scored) > MAX_MARKS:
+            without = (entry for entry in self.scored if not self.has_mark(entry[0]))
+            yield dots("", ((self.x.at(second), self.y.at(first)) for _, first, second in without))
 
     def fronts(self) -> Iterator[Path]:
         """Yields each stage's front as a staircase, if there are two objectives."""

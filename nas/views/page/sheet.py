@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,11 +12,19 @@ from nas.views.table import lineage_columns
 
 if TYPE_CHECKING:
     from nas.views.snapshot import Snapshot
+from nas.views.page.changes import changes, changes_text
 
+if TYPE_CHECKING:
+    from nas.core.lineage import Lineage
+    from nas.views.snapshot import Snapshot
+
+MAX_ROWS = 500
+"""Rows in the page's HTML; the script shows later ones, as many at a time."""
 _LINKS = ("parent", "second_parent", "donor")
 _ORDER = (
     *("metric.", "shared_score", "front", "test.", "state", "reason", "stage", "generation"),
     *_LINKS,
+    "changed",
     *("inherited", "duration_s", "point.", "suggested", "cost.", "policies"),
     *("attempt", "job", "started", "finished", "checkpoint_bytes", "weights_deleted", "error"),
 )
@@ -28,25 +36,43 @@ Cell = tuple[str, str, int | str | None]
 
 
 class Head(NamedTuple):
-    """Head of a column; ``is_descending`` if the first click sorts that way."""
+    """Head of a column.
+
+    Attributes:
+        name: Its name.
+        is_numeric: Whether its values are numbers.
+        is_descending: Whether the first click sorts that way.
+        kind: ``metric``, ``link``, ``state`` or an empty text.
+    """
 
     name: str
     is_numeric: bool
     is_descending: bool
+    kind: str
+
+
+class Row(NamedTuple):
+    """A trial's number, the class of its row, and its cells."""
+
+    trial: int
+    kind: str
+    cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table after its first column: heads, and rows of a trial's number, class and cells."""
+    """A table after its first column: heads, first rows, and later rows for the script."""
 
     heads: tuple[Head, ...]
-    rows: Iterator[tuple[int, str, tuple[Cell, ...]]]
+    rows: tuple[Row, ...]
+    later: tuple[Row, ...]
 
 
-def sheet_of(snapshot: Snapshot) -> Sheet:
-    """Returns the table, without empty columns."""
-    columns = lineage_columns(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
+def sheet_of(snapshot: Snapshot, lineage: Lineage) -> Sheet:
+    """Returns the table of some of a search's trials, without empty columns."""
+    columns = lineage_columns(lineage, snapshot.tests, metrics=snapshot.metrics)
     trials = columns.pop("trial")
+    columns["changed"] = [changes_text(changes(lineage, lineage[trial])) for trial in trials]
     better = {f"{kind}.{m.name}": m.direction for m in snapshot.metrics for kind in ("metric", "test")}
     heads, cells = [], []
     for name in sorted(columns, key=_place):
@@ -54,14 +80,20 @@ def sheet_of(snapshot: Snapshot) -> Sheet:
         texts = [cell(name, value) for value in values]
         if any(texts):
             is_numeric = _is_numeric(values)
+            kind = "metric" if name in better else "link" if name in _LINKS else "state" if name == "state" else ""
+            heads.append(Head(name, is_numeric, better.get(name) == "maximize", kind))
             number = ("n metric" if name in better else "n") if is_numeric else ""
-            heads.append(Head(name, is_numeric, better.get(name) == "maximize"))
             cells.append(_cells(name, values, texts, number=number))
-    rows = zip(*cells, strict=True) if cells else repeat(())
+    rows = tuple(_rows(snapshot, trials, zip(*cells, strict=True) if cells else repeat(())))
+    return Sheet(tuple(heads), rows[:MAX_ROWS], rows[MAX_ROWS:])
+
+
+def _rows(snapshot: Snapshot, trials: list[int], cells: Iterable[tuple[Cell, ...]]) -> Iterator[Row]:
     winner = None if snapshot.winner is None else snapshot.winner.number
     kinds = dict.fromkeys(snapshot.shared_scores, "shared")
     kinds |= {} if winner is None else {winner: f"winner {kinds.get(winner, '')}".rstrip()}
-    return Sheet(tuple(heads), zip(trials, (kinds.get(trial, "") for trial in trials), rows, strict=False))
+    for trial, row in zip(trials, cells, strict=False):
+        yield Row(trial, kinds.get(trial, ""), row)
 
 
 def _place(name: str) -> int:

@@ -1,4 +1,7 @@
-"""Jinja templates of the page. Every value is escaped, and control characters are replaced."""
+"""Jinja templates of the page.
+
+Values are escaped. Passwords in URLs and control characters are replaced.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from nas.core.redaction import clean
+from nas.core.redaction import clean, without_passwords
 from nas.views.formatting import clock, count, duration, number
 
 
@@ -22,13 +25,32 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("nas.views.page"),
         autoescape=True,
+        finalize=_public,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clock": clock, "count": count, "duration": duration, "number": number, "px": _pixels}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # keys keep their order
+    environment.filters |= {
+        "clock": clock,
+        "count": count,
+        "duration": duration,
+        "number": number,
+        "px": _pixels,
+        "amount": _amount,
+    }
     return environment
+
+
+def _amount(value: float) -> str:
+    """Returns an amount of a budget: whole numbers in full, others with two digits."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:.2g}"
 
 
 def _pixels(length: float) -> str:
     return f"{length:.1f}"
+
+
+def _public(value: object) -> object:
+    """Returns a text without passwords; what a template has made stays as it is."""
+    return without_passwords(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

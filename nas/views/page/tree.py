@@ -14,6 +14,7 @@ from nas.views.formatting import count, number
 from nas.views.page.chart import Text
 from nas.views.page.edge_paths import curve, way_around
 from nas.views.page.epoch_columns import lay_out_epochs
+from nas.views.page.folding import FoldedLineage, fold_chains
 from nas.views.page.layout import Layout, lay_out
 from nas.views.page.legend import LegendItem, Path, edge_item, legend_rows, node_item, ramp_item
 from nas.views.page.palette import LIGHT, N_STEPS, ScoreScale, in_light
@@ -58,6 +59,7 @@ class Node(NamedTuple):
         summary: The text of its tip.
         paths: Its mark.
         label: Its number and its score, or an empty text.
+        folded: The trials of a folded chain, of which it is the first.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Node(NamedTuple):
     summary: str
     paths: tuple[Path, ...]
     label: str
+    folded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +155,12 @@ class _Tree:
     """Draws one lineage, with places from the layout and sizes from the style."""
 
     def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests) -> None:
+        self.original, all_trials = lineage, [*lineage]
+        folded = FoldedLineage(lineage, {}) if supernet_epochs(all_trials) else fold_chains(lineage, keep=winner)
+        self.folds, lineage = folded.folds, folded.lineage
         self.trials = sorted(lineage, key=lambda trial: trial.number)
         self.metric, self.winner, self.tests = metric, winner, tests
-        self.epochs, self.shared = supernet_epochs(self.trials), shared_scores(self.trials)
+        self.epochs, self.shared = supernet_epochs(all_trials), shared_scores(all_trials)
         self.is_labeled = len(self.trials) <= MAX_LABELED
         self.layout = (
             lay_out_epochs(lineage) if self.epochs else lay_out(lineage, single_columns=8 if self.is_labeled else 50)
@@ -219,7 +225,8 @@ class _Tree:
         n_columns = max((family.n_columns for family in self.layout.families), default=0)
         every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * self.style.column >= 26)
         headings = {column.start: column.heading for column in self.layout.columns}
-        headings |= {column: str(column) for column in range(0, n_columns, every)}
+        if not self.folds:
+            headings |= {column: str(column) for column in range(0, n_columns, every)}
         if headings:
             yield Text(4, 10, "supernet epoch" if self.layout.columns else "generation", "start", "soft")
         for place, heading in headings.items():
@@ -302,7 +309,29 @@ class _Tree:
         shown = f"epoch {epoch_of(trial.point)}" if trial.number in self.epochs else shown
         return f"{'★ ' if trial.number == self.winner else ''}{trial.number}  {shown}"
 
+    def fold(self, trial: Trial) -> Node:
+        """Returns the mark of a folded chain, of which ``trial`` is the first."""
+        x, y = self.place(trial.number)
+        numbers = self.folds[trial.number]
+        values = [v for n in numbers if (v := self.original[n].value(self.metric.name)) is not None]
+        best = f", best {self.metric.name} {number(max(values, key=self.metric.rank))}" if values else ""
+        name = f"{count(len(numbers), 'trial')} folded, each the only child of the one before: {numbers[0]} to "
+        half = max(self.style.half_width, 16.0) if self.is_labeled else 2 * self.style.half_width
+        return Node(
+            kind="node fold line" if trial.number in self.line else "node fold",
+            trial=trial.number,
+            parent=trial.parents[0],
+            place=f"{x:.1f} {y:.1f}",
+            name=f"{name}{numbers[-1]}{best}",
+            summary=f"{name}{numbers[-1]}{best}\nThe table has them.",
+            paths=(Path("mark", pill(State.WAITING, half, self.style.half_height)),),
+            label=f"⋯  {len(numbers)}" if self.is_labeled else "",
+            folded=numbers,
+        )
+
     def node(self, trial: Trial) -> Node:
+        if trial.number in self.folds:
+            return self.fold(trial)
         x, y = self.place(trial.number)
         size = self.style.half_width, self.style.half_height
         is_final, is_shared = trial.stage != self.first_stage, trial.number in self.shared
@@ -315,7 +344,7 @@ class _Tree:
             parent=trial.parents[0] if trial.parents else None,
             place=f"{x:.1f} {y:.1f}",
             name=name,
-            summary=trial_summary(trial, self.tests, is_shared=is_shared),
+            summary=trial_summary(self.original[trial.number], self.tests, is_shared=is_shared),
             paths=self.paths(trial.state, size, is_final=is_final, is_winner=trial.number == self.winner),
             label=self.label(trial) if self.is_labeled else "",
         )
@@ -362,6 +391,10 @@ class _Tree:
                 yield node_item(self.sample(state), str(state).lower(), str(state).lower())
         for stage in dict.fromkeys(t.stage for t in self.trials if t.stage != self.first_stage):
             yield node_item(self.sample(State.COMPLETE, is_final=True), "final", f"stage {stage}")
+        if self.folds:
+            yield node_item(
+                (Path("mark", pill(State.WAITING, 10, 5)),), "fold", "a long chain of only children, folded"
+            )
         if self.winner is not None and not self.is_labeled:
             yield node_item([Path("mark", dot(State.COMPLETE, 4, is_winner=True))], "line winner", best)
 

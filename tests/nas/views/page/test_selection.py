@@ -1,0 +1,84 @@
+"""Large searches: which trials the page shows, and that it says what it leaves out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.core.ranking import competitors
+from nas.core.trial import State, Trial
+from nas.views.page.document import lineage_page
+from nas.views.page.selection import select
+from nas.views.snapshot import Snapshot
+from tests.support.chromium import column, shown
+from tests.support.sample_searches import BEGAN, IDENTITY, evolved
+
+
+def snapshot_of(trials: list[Trial]) -> Snapshot:
+    """The state of a search with these trials, without a storage."""
+    metrics, stages = (Metric("accuracy"),), ("search", "final")
+    winner = next(iter(competitors(trials, metrics, stages)), None)
+    return Snapshot(
+        name="large", url="/large", identity=IDENTITY, about={}, metrics=metrics, stages=stages,
+        lineage=Lineage.of(trials), tests={}, best=None, winner=winner, session=None, taken=BEGAN,
+    )  # fmt: skip
+
+
+def test_relevant_trials() -> None:
+    """Of too many, the winner, later stages, running, best, newest and failed ones stay, all with their ancestors."""
+    trials = evolved(400)
+    running = replace(trials[5], state=State.RUNNING, metrics={}, finished=None)
+    snapshot = snapshot_of([*trials[:5], running, *trials[6:]])
+    drawn = select(snapshot, max_drawn=120).drawn
+    kept = {trial.number for trial in drawn}
+
+    assert snapshot.winner is not None
+    assert len(drawn) == 120
+    assert {snapshot.winner.number, 398, 399, 5, 397} <= kept
+    assert {trial.number for trial in snapshot.lineage.best(snapshot.metric, 10)} <= kept
+    assert any(trial.state == State.FAILED for trial in drawn)
+    assert all(elder.number in kept for number in kept for elder in snapshot.lineage.ancestors(number))
+
+
+def test_small_search_is_whole() -> None:
+    """A search within the limits is shown as a whole, and the page leaves nothing out."""
+    snapshot = snapshot_of(evolved(60))
+    selection = select(snapshot)
+
+    assert (selection.n_unlisted, selection.n_undrawn) == (0, 0)
+    assert 'id="omitted"' not in lineage_page(snapshot)
+
+
+def test_page_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page counts the trials without a mark and without a row, and names the commands that have them."""
+    monkeypatch.setattr(select, "__kwdefaults__", {"max_listed": 200, "max_drawn": 50})
+    page = lineage_page(snapshot_of(evolved(300)))
+    said = " ".join(re.sub(r"<[^>]+>", "", page.split('id="omitted"')[1].split("</p>")[0]).split())
+
+    assert "50 trials of 300 have a mark in the tree and details" in said
+    assert "The table lists 200 trials and leaves out 100" in said
+    assert "heirloom report name=large format=csv" in said
+
+
+@pytest.mark.slow
+def test_ten_thousand_trials_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """The page of 10,000 trials has few elements; its table finds, sorts and pages all of them."""
+    shown(browser, lineage_page(snapshot_of(evolved(10_000))), tmp_path)
+
+    assert browser.execute_script("return document.querySelectorAll('*').length") < 30_000
+    assert len(column(browser, "trial")) == 500
+    assert browser.find_element("id", "paged").text == "rows 1 to 500 of 10,000"
+    browser.find_element("css selector", '[data-page="1"]').click()
+    assert column(browser, "trial")[0] == "500"
+    browser.find_element("id", "filter").send_keys("trial=777,9999")
+    assert column(browser, "trial") == ["777", "9999"]
+    browser.execute_script("location.hash = '#trial-8000'")
+    browser.execute_script("return new Promise((done) => setTimeout(done, 300))")
+    assert browser.find_element("id", "trial").is_displayed()
+    assert browser.get_log("browser") == []

@@ -1,0 +1,56 @@
+"""Chromium without a window, and the pages in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Any]:
+    """A driver of Chromium, which logs what it asks the network for."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("needs chromium and chromedriver on the PATH")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    flags = (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        f"--user-data-dir={profile}",
+    )
+    for flag in flags:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    opened.set_window_size(1400, 1000)
+    try:
+        yield opened
+    finally:
+        opened.quit()
+
+
+def shown(browser: Any, text: str, folder: Path) -> str:
+    """Opens a page from a file; gives its address."""
+    file = folder / "page.html"
+    file.write_text(text, encoding="utf-8")
+    browser.get_log("performance")
+    browser.get_log("browser")
+    browser.get(file.as_uri())
+    return file.as_uri()
+
+
+def column(browser: Any, name: str) -> list[str]:
+    """A column of the table, as it stands."""
+    script = """
+        const at = [...document.querySelectorAll("#table thead th")].findIndex((th) => th.textContent === arguments[0]);
+        return [...document.querySelectorAll("#table tbody tr:not([hidden])")].map((row) => row.cells[at].textContent);
+    """
+    found: list[str] = browser.execute_script(script, name)
+    return found

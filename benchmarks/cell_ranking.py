@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from ranks import Difference, Rank, Scores, ranks_of
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
@@ -32,7 +33,6 @@ from nas.problems.cells import CellsProblem
 from nas.problems.images.cell_costs import EDGES
 from nas.problems.images.fit import evaluate
 from nas.problems.nasbench201 import NasBench201Problem
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.space import Space
 from nas.supernets.connectivity import is_connected

@@ -17,6 +17,7 @@ import torch
 from cell_ranking import images, table
 from rows import Results
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.point import Point
 from nas.core.policy import Policy, PolicyPlan, Stage
@@ -25,7 +26,6 @@ from nas.core.supernet import is_epoch
 from nas.core.trial import Trial
 from nas.problems.cells import CellsProblem
 from nas.problems.images.cell_costs import EDGES
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.supernets.operations import NAS_BENCH_201
 from nas.training.problem import Ability

@@ -13,6 +13,7 @@ from cell_ranking import BATCH, epoch_proposal, images, point_of
 from torch import nn
 from torch.nn import functional
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
@@ -24,7 +25,6 @@ from nas.core.trial import Proposal
 from nas.problems.cells import CellsProblem
 from nas.problems.images.fit import evaluate
 from nas.problems.images.supernet_schedule import SupernetSchedule
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.space import Space
 from nas.supernets.connectivity import is_connected

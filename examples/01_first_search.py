@@ -6,4 +6,4 @@ search = Search(problem=Spec("nas.problems.digits.DigitsProblem"), tuner=Spec("n
 found = run_search(search, budget=Budget(trials=12))
 print("winner:", found.winner.number, found.winner.metrics, "on test data:", found.tests[found.winner.number])
 print("ancestors:", [trial.number for trial in found.lineage.ancestors(found.winner.number)])
-print("export:", f"{found.url}/{found.best['export']}")
+print("export:", f"{found.url}/{found.export['export']}")

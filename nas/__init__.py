@@ -10,6 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads it
+    from nas.api.results import Results as Results
+    from nas.api.results import load as load
+    from nas.api.search import run_search as run_search
     from nas.callbacks.base import Callback as Callback
     from nas.callbacks.base import SearchInfo as SearchInfo
     from nas.callbacks.base import SearchOutcome as SearchOutcome
@@ -35,9 +38,7 @@ if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads i
     from nas.inheritance.optimizer_state import inherit_optimizer as inherit_optimizer
     from nas.inheritance.optimizer_state import optimizer_tensors as optimizer_tensors
     from nas.inheritance.rules import Rules as Rules
-    from nas.search.api import run_search as run_search
     from nas.search.definition import Search as Search
-    from nas.search.pipeline import Summary as Summary
     from nas.spaces.graphs.limits import Limits as Limits
     from nas.spaces.graphs.module import GraphModule as GraphModule
     from nas.spaces.graphs.moves import draw_move as draw_move

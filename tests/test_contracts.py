@@ -15,6 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from flows.cli.trusted_code import repeated_words
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -23,7 +24,6 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.supernet import is_epoch
 from nas.core.trial import Proposal, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.spaces.supernet import SupernetSpace

@@ -115,6 +115,7 @@ ALLOWED = {
     ("nas/tuners/smac.py", "joblib"): "keeps SMAC's forest in this process: nothing is loaded by it",
     ("nas/executors/worker_main.py", "recv"): "the pipe between a driver and the worker that it has spawned itself",
     ("nas/executors/worker_process.py", "recv"): "its other end",
+    ("nas/executors/worker_process.py", "pickle"): "only dumps: the problem, for a worker that it spawns itself",
     (
         "nas/executors/engine_worker.py",
         "pickle",
@@ -123,6 +124,7 @@ ALLOWED = {
     ("nas/executors/ray_pool.py", "recv"): "its other end",
     ("nas/executors/supervisor.py", "recv"): "a socket's: the bytes of an order, a word of a fixed list",
     ("nas/executors/supervised_process.py", "recv"): "its other end",
+    ("nas/__init__.py", "load"): "the results of a search: nas/api/results.py",
     ("nas/search/imported_weights.py", "load"): "safetensors', a format of nothing but tensors",
     ("nas/problems/cifar10.py", "load"): "numpy's, which unpickles nothing with",
     ("nas/problems/cifar10.py", "allow_pickle"): "False (tests/nas/problems/test_cifar10.py)",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nas.core.arguments import arguments_of
 from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.validation import short_repr
 
@@ -147,6 +148,75 @@ class Spec:
                 return f"{self.target} has no argument {name}{f', did you mean {near[0]}?' if near else ''}{what}"
         missing = [n for n, v in own.items() if v is inspect.Parameter.empty and n not in self.arguments]
         return f"{self.target} needs {', '.join(missing)}{what}" if missing else f"{self.target}: {error}{what}"
+
+
+@dataclass(frozen=True)
+class LoadedSpec(Spec):
+    """The spec of a class or an instance that this process holds.
+
+    It may have no importable name. An instance is used as it is. Worker processes get a copy of it.
+    """
+
+    loaded: Any = field(default=None, compare=False, repr=False)
+    """The class or the instance."""
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is an instance."""
+        return not isinstance(self.loaded, type)
+
+    def build(self, *injected: Any, **more: Any) -> Any:
+        """Returns the instance, or an instance of the class as ``Spec.build``."""
+        return self.loaded if self.is_instance else Spec.build(self, *injected, **more)
+
+    def _load(self) -> Any:
+        return type(self.loaded) if self.is_instance else self.loaded
+
+
+def spec_of(kind: str, part: object, base: type, *, injected: frozenset[str] = frozenset()) -> Spec:
+    """Returns the spec of a class, an instance, a dotted path or a spec.
+
+    Args:
+        kind: The name of the part in messages: ``problem``, ``tuner``, ``stopper``.
+        part: The part.
+        base: The class that the part must extend.
+        injected: The constructor's arguments that the search gives.
+
+    Raises:
+        ConfigurationError: it is something else, or an instance whose arguments are unknown.
+    """
+    if isinstance(part, Spec):
+        return part
+    if isinstance(part, str):
+        return _spec_of_target(kind, part)
+    class_ = part if isinstance(part, type) else type(part)
+    if not issubclass(class_, base):
+        raise ConfigurationError(
+            f"{kind}={short_repr(part)}: must be a subclass of nas.{base.__name__}, an instance of one, or its dotted "
+            "path. Arguments of a class go into nas.Spec.of(MyClass, argument=1)"
+        )
+    arguments = {} if isinstance(part, type) else _arguments_of(kind, part, injected)
+    return LoadedSpec(f"{class_.__module__}.{class_.__qualname__}", arguments, part)
+
+
+def _spec_of_target(kind: str, target: str) -> Spec:
+    if "." not in target:
+        example = f"nas.{kind}s.{target}.{target.title().replace('_', '')}{kind.title()}"
+        raise ConfigurationError(
+            f"{kind}={target}: must be a class, an instance or a dotted path. Only commands know names; from Python, "
+            f'write a path such as "{example}"'
+        )
+    return Spec(target)
+
+
+def _arguments_of(kind: str, part: object, injected: frozenset[str]) -> dict[str, Any]:
+    """Returns the arguments that an instance was built with, without those that the search gives."""
+    if (found := arguments_of(part)) is None:
+        class_ = type(part).__name__
+        raise ConfigurationError(
+            f"{kind}={class_}(...): its arguments must be known. Pass nas.Spec.of({class_}, argument=...) instead"
+        )
+    return {name: value for name, value in found.items() if name not in injected}
 
 
 def _shown(value: object) -> str:

@@ -16,6 +16,7 @@ from nas.executors.events import Action, Event, ExecutorFailed, JobLeftWorker, N
 from nas.executors.pool import WorkerPool
 from nas.storage.blobs import BlobStore
 from nas.storage.trial_log import TrialLog, log_path
+from nas.training.job import Job
 from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.runtime import TrialRuntime
@@ -27,12 +28,26 @@ class InProcessPool(WorkerPool):
     """Runs attempts in this process.
 
     Code that hangs can't be killed, and all share torch's random state.
+
+    Args:
+        spec: The settings of the attempts.
+        files: The search's storage; None: it is opened.
+        problem: The problem; None: it is built.
+        train_many: Trains the trials of a job in place of the problem.
     """
 
-    def __init__(self, spec: RuntimeSpec, files: BlobStore | None = None, problem: Problem | None = None) -> None:
+    def __init__(
+        self,
+        spec: RuntimeSpec,
+        files: BlobStore | None = None,
+        problem: Problem | None = None,
+        *,
+        train_many: Callable[[Job], None] | None = None,
+    ) -> None:
         self._spec = spec
         self._files = files
         self._problem = problem
+        self._train_many = train_many
         self._runtime: TrialRuntime | None = None
         self._lock = threading.Lock()
         self._checks_early = spec.checks_export
@@ -134,7 +149,9 @@ class InProcessPool(WorkerPool):
     def _get_runtime(self) -> TrialRuntime:
         with self._lock:
             if self._runtime is None:
-                self._runtime = TrialRuntime(self._spec, files=self._files, problem=self._problem)
+                self._runtime = TrialRuntime(
+                    self._spec, files=self._files, problem=self._problem, train_many=self._train_many
+                )
             return self._runtime
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
@@ -175,8 +176,13 @@ def _buffer_lines() -> None:
     libc.setvbuf(stdout, None, 1, 0)  # _IOLBF
 
 
-def worker_main(connection: Connection) -> None:
-    """Runs a worker process until its pipe closes."""
+def worker_main(connection: Connection, main: dict[str, Any]) -> None:
+    """Runs a worker process until its pipe closes.
+
+    Args:
+        connection: The pipe to the driver.
+        main: The driver's main module, as multiprocessing's spawn describes it.
+    """
     for number in IGNORED:
         signal.signal(number, _ignore)
     os.register_at_fork(after_in_child=_set_up_fork)
@@ -187,6 +193,7 @@ def worker_main(connection: Connection) -> None:
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
+        spawn.prepare(main)  # runs the driver's script, which may hold the problem's class
         runtime = TrialRuntime(connection.recv())
     except BaseException as error:
         described = error if isinstance(error, HeirloomError) else (error_line(error), frames_of(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -64,11 +65,16 @@ _PROGRAM = """
 import sys
 from multiprocessing import connection, spawn
 connection = connection.Connection(int(sys.argv[1]))
-spawn.prepare(connection.recv())
+preparation = connection.recv()
+main = {name: preparation.pop(name) for name in [*preparation] if name.startswith("init_main")}
+spawn.prepare(preparation)
 from nas.executors.worker_main import worker_main
-worker_main(connection)
+worker_main(connection, main)
 """
-"""The program of a worker. It takes over ``sys.path`` as multiprocessing's spawn does."""
+"""The program of a worker.
+
+It takes over ``sys.path``, then the main module, as multiprocessing's spawn does.
+"""
 
 
 class WorkerProcess:
@@ -398,13 +404,16 @@ class WorkerProcess:
         preparation = spawn.get_preparation_data("heirloom-worker")
         del preparation["authkey"]  # it can't be sent; a worker has its own
         self._send(preparation)
-        self._send(self._spec)
+        self._send(pickled(self._spec))
 
     def _send(self, message: object) -> None:
         with self._send_lock:
             if self._connection is not None:
                 try:
-                    self._connection.send(message)
+                    if isinstance(message, bytes):  # pickled already
+                        self._connection.send_bytes(message)
+                    else:
+                        self._connection.send(message)
                 except OSError:
                     return  # the process ended; the thread that receives from it raises
 
@@ -517,6 +526,14 @@ class WorkerProcess:
                 self._log.write_bytes(b"")
         if text:
             open_root(self._spec.url, self._spec.options).replace(path, text, durable=False)
+
+
+def pickled(value: object) -> bytes:
+    """Returns a value as a worker reads it, with tensors by value.
+
+    multiprocessing sends tensors as shared memory, which needs its authentication key, and a worker has its own.
+    """
+    return pickle.dumps(value)
 
 
 def _describe_exit(code: int | None) -> str:

@@ -13,7 +13,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
-from nas.core.spec import Spec
+from nas.core.spec import LoadedSpec, Spec
 from nas.core.trial import OnMissingWeights
 from nas.core.validation import check_choice
 from nas.search.initial_tuner import InitialTuner
@@ -76,14 +76,17 @@ class Search:
         if self.slots < 1 or self.n_threads < 1:
             raise ConfigurationError(f"slots={self.slots}, n_threads={self.n_threads}: must be at least 1")
 
-    def build(self) -> PreparedSearch:
+    def build(self, *, is_loop: bool = False) -> PreparedSearch:
         """Returns the search with its parts built, and its identity.
+
+        Args:
+            is_loop: Whether code outside the problem trains the trials, so that the problem needs no ``train``.
 
         Raises:
             ConfigurationError: a part can't be built, or does not fit another.
         """
-        problem = self.build_problem()
-        jobs = JobPlan.of(self.trials_per_job, loops=Ability.TRAIN_MANY in problem.abilities)
+        problem = self.build_problem(trains=not is_loop)
+        jobs = JobPlan.of(self.trials_per_job, loops=is_loop or Ability.TRAIN_MANY in problem.abilities)
         plan, left_out = self.plan.fitted(problem.policies, strict=self.plan_is_named)
         scores = ProxyScores(problem.proxies, seed=self.seed)
         own_tuner = self._build_tuner(problem, scores)
@@ -106,8 +109,11 @@ class Search:
             code["stopper"] = code_digests(self.stopper, stopper)
         return PreparedSearch(self, problem, tuner, stopper, plan, left_out, jobs, identity, code, scores)
 
-    def build_problem(self) -> Problem:
+    def build_problem(self, *, trains: bool = True) -> Problem:
         """Returns the problem, built and checked.
+
+        Args:
+            trains: Whether it must have ``train`` or ``train_many``.
 
         Raises:
             ConfigurationError: it can't be built, or lacks what a search needs.
@@ -115,7 +121,7 @@ class Search:
         problem, target = self.problem.build(), self.problem.target
         if not isinstance(problem, Problem):
             raise ConfigurationError(f"problem {target} must be a subclass of nas.Problem")
-        if not problem.abilities & {Ability.TRAIN, Ability.TRAIN_MANY}:
+        if trains and not problem.abilities & {Ability.TRAIN, Ability.TRAIN_MANY}:
             raise ConfigurationError(f"problem {target} must define `train(run)` or `train_many(job)`")
         for attribute in ("metrics", "space"):
             if not getattr(problem, attribute, None):
@@ -134,10 +140,23 @@ class Search:
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        if isinstance(self.tuner, LoadedSpec) and self.tuner.is_instance:
+            self._check_tuner(tuner, problem)
         tuner.use_proxies(scores)
         tuner.use_static_metrics(problem.static_metrics)
         tuner.use_policies(problem.policies)
         return tuner
+
+    def _check_tuner(self, tuner: Tuner, problem: Problem) -> None:
+        """Checks that a tuner that was given as an instance belongs to this search."""
+        if tuner.seed != self.seed:
+            raise ConfigurationError(
+                f"seed={self.seed}: must be that of the tuner, {tuner.seed}. Pass the tuner's class"
+            )
+        if tuner.space is not problem.space and tuner.space.to_json() != problem.space.to_json():
+            raise ConfigurationError(
+                f"tuner={type(tuner).__name__}(...): must have the problem's space. Pass the tuner's class"
+            )
 
     def _build_stopper(self, problem: Problem) -> Stopper | None:
         if self.stopper is None:
@@ -183,7 +202,10 @@ class Search:
         try:
             plain: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"problem, tuner and space must consist of plain JSON data: {error}") from error
+            raise ConfigurationError(
+                f"problem, tuner and space must consist of plain JSON data: {error}. Name arguments that are "
+                "data in `data_arguments` of the problem"
+            ) from error
         return plain
 
 

@@ -15,7 +15,7 @@ from nas.core.trial import State
 from nas.inheritance.donors.other_searches import other_search_checkpoint
 from nas.search.definition import Search
 from nas.search.identity import claim_identity
-from nas.search.pipeline import SearchPipeline, run_in_process
+from nas.search.pipeline import SearchPipeline, run_session
 from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
@@ -100,7 +100,7 @@ def import_weights(records: Records, init: SearchInit) -> None:
     )
     prepared = search.build()
     claim_identity(own, prepared)
-    run_in_process(SearchPipeline(prepared, own, Budget(trials=1), finalists=1))
+    run_session(SearchPipeline(prepared, own, Budget(trials=1), finalists=1))
     trial = own.finished_trial(0)
     if trial is None or trial.state is not State.COMPLETE:
         error = "" if trial is None else (trial.error or "").strip().splitlines()[-1]

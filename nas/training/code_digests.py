@@ -20,6 +20,8 @@ from nas.core.spec import Spec
 
 _HEIRLOOM = Path(__file__).resolve().parents[2]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+MAIN = ("__main__", "__mp_main__")
+"""Names of the main module; the second is its name in worker processes."""
 SUFFIXES = tuple(all_suffixes())
 """Ends of the names of files that Python imports: sources, bytecode and compiled extensions."""
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
@@ -35,7 +37,7 @@ def code_digests(spec: Spec, built: Any) -> dict[str, str]:
         built: The instance; its ``code_files`` are added.
     """
     class_ = type(built)
-    if class_.__module__ == "__main__":  # a script also holds the call that runs the search
+    if class_.__module__ in MAIN:  # a script also holds the call that runs the search
         own = {class_.__qualname__: _digest(_source_of(class_))}
         found = _imported(_source_of(sys.modules["__main__"]), "", None)
     else:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from nas.core.arguments import RecordsArguments
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
@@ -80,7 +81,7 @@ PROXY_ABILITIES: Mapping[str, frozenset[Ability]] = {
 """The abilities that each proxy of ``nas.training.proxies`` needs."""
 
 
-class Problem(ABC):
+class Problem(RecordsArguments, ABC):
     """A space and the code that trains one point of it.
 
     It is built once in the driver and once in each worker process, where all trials use the same instance. The driver
@@ -228,5 +229,5 @@ class Problem(ABC):
         """
         return ()
 
-    def close(self) -> None:  # noqa: B027 - optional
+    def close(self) -> None:
         """Frees resources after the last trial in this process. Not called if the process is killed."""

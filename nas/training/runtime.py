@@ -34,6 +34,18 @@ logger = logging.getLogger(__name__)
 class TrialRuntime:
     """A problem, built once and kept warm, and the search's storage.
 
+    Args:
+        spec: The settings.
+        problem: The problem; None: it is built.
+        files: The search's storage; None: it is opened.
+        train_many: Trains the trials of a job in place of the problem.
+
+    Args:
+        spec: The settings.
+        problem: The problem; None: it is built.
+        files: The search's storage; None: it is opened.
+        train_many: Trains the trials of a job in place of the problem.
+
     Attributes:
         checks_export: Whether the problem's ``export`` is checked with the next trial that has weights.
         restore_process: Called after the problem's code has run. A worker process restores its state with it.
@@ -44,13 +56,21 @@ class TrialRuntime:
         ConfigurationError: the problem can't be built, or its code changed since the driver loaded it.
     """
 
-    def __init__(self, spec: RuntimeSpec, *, problem: Problem | None = None, files: BlobStore | None = None) -> None:
+    def __init__(
+        self,
+        spec: RuntimeSpec,
+        *,
+        problem: Problem | None = None,
+        files: BlobStore | None = None,
+        train_many: Callable[[Job], None] | None = None,
+    ) -> None:
         import torch
 
         self.spec = spec
         self.files = open_root(spec.url, spec.options) if files is None else files
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
+        self._train_many = train_many
         if problem is None and not self.problem.is_apart:  # others start a command for each trial
             self._check_code()
         torch.set_num_threads(spec.n_threads)
@@ -107,7 +127,7 @@ class TrialRuntime:
         try:
             if self.keeps_jobs_state:
                 with self._problem_code():
-                    self.problem.train_many(job)
+                    (self._train_many or self.problem.train_many)(job)
             else:
                 job.train_each()
         except BaseException as error:
@@ -123,7 +143,7 @@ class TrialRuntime:
     @property
     def keeps_jobs_state(self) -> bool:
         """Whether a job runs the problem's own code, which may keep state between trials."""
-        return Ability.TRAIN_MANY in self.problem.abilities
+        return self._train_many is not None or Ability.TRAIN_MANY in self.problem.abilities
 
     def close(self) -> str | None:
         """Closes the problem.

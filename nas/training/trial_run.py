@@ -102,6 +102,7 @@ class TrialRun(PolicyScaling):
         self._own = trial.checkpoint
         self._channel = channel
         self._finish: Callable[[Mapping[str, float]], None] | None = None
+        self._check_scores: Callable[[Mapping[str, float]], None] = lambda metrics: None
         self._extra_results: list[str] = []
         self._has_ended = False
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
@@ -298,13 +299,15 @@ class TrialRun(PolicyScaling):
         Only the first call counts. Later ones are kept in the trial's log ``extra_results``.
 
         Raises:
-            ConfigurationError: called in ``train``, which returns its scores instead.
+            ConfigurationError: called in ``train``, which returns its scores instead. In a loop of ``nas.open_search``:
+                a second call, or a metric is missing.
             StorageError: the storage failed.
         """
         if self._finish is None:
             raise ConfigurationError(
                 f"run.finish of trial {self.number}: must be called in `train_many(job)`. `train` returns its scores"
             )
+        self._check_scores(metrics)
         if self._has_ended:
             self.log_extra_result(str(metrics))
             return
@@ -323,6 +326,13 @@ class TrialRun(PolicyScaling):
     def on_finish(self, finish: Callable[[Mapping[str, float]], None]) -> None:
         """Sets the function that receives the scores of ``finish``; called by the job."""
         self._finish = finish
+
+    def check_scores_by(self, check: Callable[[Mapping[str, float]], None]) -> None:
+        """Sets a function that may refuse scores of ``finish``, by an exception.
+
+        The trial then stays open.
+        """
+        self._check_scores = check
 
     def report(self, step: int, **metrics: float) -> None:
         """Reports intermediate validation metrics after ``step``, for example an epoch.

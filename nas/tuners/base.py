@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
+from nas.core.arguments import RecordsArguments
 from nas.core.lineage import Lineage, LineageLog, missing_results
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -33,7 +34,7 @@ WAIT = Answer.WAIT
 STOP = Answer.STOP
 
 
-class Tuner(ABC):
+class Tuner(RecordsArguments, ABC):
     """Proposes points, as a function of the lineage.
 
     A resumed search asks again and gets the same answers. A tuner keeps no state that it could not compute again.
@@ -68,22 +69,20 @@ class Tuner(ABC):
         """The tuner's name in messages; that of the wrapped tuner if it wraps one."""
         return type(self).__name__
 
-    def use_static_metrics(  # noqa: B027 - optional
-        self, static_metrics: Callable[[Point], Mapping[str, float]]
-    ) -> None:
+    def use_static_metrics(self, static_metrics: Callable[[Point], Mapping[str, float]]) -> None:
         """Gets ``Problem.static_metrics``: metrics of a point that are known before training. Called before any ask."""
 
-    def use_policies(self, policies: frozenset[Policy]) -> None:  # noqa: B027 - optional
+    def use_policies(self, policies: frozenset[Policy]) -> None:
         """Gets the policies that the problem implements. Called before any ask."""
 
-    def check_trials(self, n_trials: int) -> None:  # noqa: B027 - optional
+    def check_trials(self, n_trials: int) -> None:
         """Checks the number of trials of the search stage.
 
         Raises:
             ConfigurationError: no trial that can win would get a score.
         """
 
-    def use_proxies(self, scores: ProxyScores) -> None:  # noqa: B027 - optional
+    def use_proxies(self, scores: ProxyScores) -> None:
         """Gets the proxies that the problem can give, computed on workers. Called before ``use_static_metrics``."""
 
     @abstractmethod

@@ -212,6 +212,21 @@ class Progress:
                 seconds += n_left * self._seconds[stage] / self._n_timed[stage] / self._n_slots
         return f"about {duration(seconds)} left" if to_come else ""
 
+    @property
+    def n_done(self) -> int:
+        """The number of finished trials."""
+        return sum(self._n_done.values())
+
+    @property
+    def n_total(self) -> int | None:
+        """The expected number of trials, or None."""
+        return self._total()
+
+    @property
+    def detail(self) -> str:
+        """The current activity, or the state of the search with the time left."""
+        return ", ".join(filter(None, [public_line(self._shown_detail()), self._left()]))
+
     def _render(self) -> RenderableType:
         from rich.console import Group
         from rich.table import Table

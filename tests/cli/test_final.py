@@ -11,9 +11,9 @@ import pytest
 from flows.cli.command import run_command
 from flows.engine.runner import Engine
 from flows.final import final
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.spec import Spec
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.storage.records import Records

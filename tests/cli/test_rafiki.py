@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flows.views.terminal import summary_lines
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.views.page.document import lineage_page

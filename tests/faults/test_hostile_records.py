@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import CorruptError
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, encode_record

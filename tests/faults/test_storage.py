@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StorageError
 from nas.core.spec import Spec
-from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.verification import verify_search
@@ -221,11 +221,11 @@ class TestReading:
 SEARCH = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(InOrderTuner, xs=[3, 1, 4]), seed=1)
 
 
-def run(root: Path) -> Summary:
+def run(root: Path) -> Results:
     return run_search(SEARCH, root=str(root), name="search", budget=Budget(trials=3), finalists=1)
 
 
-def table(summary: Summary) -> list[tuple[Any, ...]]:
+def table(summary: Results) -> list[tuple[Any, ...]]:
     return [(t.number, t.stage, t.point, t.parents, t.state, dict(t.metrics), t.donor) for t in summary.lineage]
 
 

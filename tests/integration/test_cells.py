@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flows.views.terminal import summary_lines
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.supernet import is_epoch
 from nas.problems.cells import CellsProblem
 from nas.problems.images.cell_costs import EDGES
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.tuners.supernet import SupernetTuner
@@ -57,8 +57,8 @@ def test_search_with_shared_weights(tmp_path: Path) -> None:
     assert winner.stage == "final"
     tested = found.tests[winner.number]["metrics"]
     assert tested["table"] == list(winner.point.values()).count("nor_conv_3x3")
-    assert found.best is not None
-    chosen, flops, *_, agreement = found.best["remarks"]
+    assert found.export is not None
+    chosen, flops, *_, agreement = found.export["remarks"]
     assert chosen.startswith(
         f"c10_test_200: chosen cell {tested['table']:.2f}; six 3x3 convolutions 6.00; best cell 6.00; one at random 1.2"
     )

@@ -207,7 +207,7 @@ def test_sizes_of_a_transformer_by_one_training(monkeypatch: pytest.MonkeyPatch,
     assert min(trial.metrics["loss"] for trial in subnets) < 3.5
     assert final.metrics["loss"] < min(trial.metrics["loss"] for trial in subnets)
     assert found.tests[final.number]["metrics"]["loss"] < 3
-    program = torch.export.load(f"{found.url}/{found.best['export']}/program.pt2").module()
+    program = torch.export.load(f"{found.url}/{found.export['export']}/program.pt2").module()
     assert program(torch.zeros(2, 32, dtype=torch.int64)).shape == (2, 32, 128)
 
 

@@ -12,6 +12,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
@@ -25,7 +26,6 @@ from nas.executors.pool import WorkerPool
 from nas.executors.process_pool import ProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.problems.digits import DigitsProblem
-from nas.search.api import run_search
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
 from nas.search.search_init import SearchInit

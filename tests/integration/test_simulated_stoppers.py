@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.executors.simulated import SimulatedExecutor
-from nas.search.api import run_search
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
 from nas.storage.open import open_root

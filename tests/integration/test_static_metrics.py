@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root

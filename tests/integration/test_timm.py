@@ -31,7 +31,7 @@ def test_a_search_of_a_vision_transformer(
     assert children
     assert all(trial.inherited > 0.2 for trial in children)
     assert found.winner.metrics["accuracy"] > 0.5
-    monkeypatch.setattr(sys, "argv", ["use.py", f"{found.url}/{found.best['export']}"])
+    monkeypatch.setattr(sys, "argv", ["use.py", f"{found.url}/{found.export['export']}"])
     runpy.run_path(str(EXAMPLE / "use.py"))
     assert capsys.readouterr().out.startswith("VisionTransformer {")
 

@@ -29,9 +29,9 @@ def test_a_search_of_gpt2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     assert [trial.reason for trial in found.lineage] == [None] * 6
     assert children
     assert all(trial.inherited > 0.2 for trial in children)
-    program = torch.export.load(f"{found.url}/{found.best['export']}/program.pt2").module()
+    program = torch.export.load(f"{found.url}/{found.export['export']}/program.pt2").module()
     assert program(torch.zeros(3, 32, dtype=torch.int64)).shape == (3, 32, 128)
-    monkeypatch.setattr(sys, "argv", ["use.py", f"{found.url}/{found.best['export']}"])
+    monkeypatch.setattr(sys, "argv", ["use.py", f"{found.url}/{found.export['export']}"])
     runpy.run_path(str(EXAMPLE / "use.py"))
     assert capsys.readouterr().out.startswith("GPT2LMHeadModel {")
     assert (tmp_path / "winner" / "model.safetensors").is_file()

@@ -15,7 +15,7 @@ import nas.testing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 NOTE = "<!-- made by: python -m tests.support.api_pages -->"
-TITLES = {"core": "Trials, metrics and policies", "training": "Problems"}
+TITLES = {"api": "Running searches, and their results", "core": "Trials, metrics and policies", "training": "Problems"}
 """The titles of packages of ``nas`` whose names do not say what they hold."""
 
 

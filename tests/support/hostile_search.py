@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.views.terminal import open_console, print_search, print_trial
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import HeirloomError
@@ -20,7 +21,6 @@ from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
-from nas.search.api import run_search
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
 from nas.search.identity import claim_identity

@@ -27,7 +27,7 @@ from nas.core.validation import closest_names
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
-from nas.search.pipeline import SearchPipeline, run_in_process
+from nas.search.pipeline import SearchPipeline, run_session
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -163,7 +163,7 @@ class _SearchRun:
         self.records: Records = open_records(files)
         claim_identity(self.records, built)
         pipeline = SearchPipeline(built, self.records, _budget(limits), finalists=1)
-        run_in_process(pipeline, device=_device(limits.get("GPU_COUNT", 0)), observe=self._print)
+        run_session(pipeline, device=_device(limits.get("GPU_COUNT", 0)), observe=self._print)
         summary = pipeline.summary()
         self.best: Trial | None = summary.winner
         self.test_score: float | None = None

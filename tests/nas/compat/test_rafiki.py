@@ -23,6 +23,8 @@ import torch
 from PIL import Image
 
 from flows.views.summary import print_summary
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.compat.rafiki.__main__ import main
 from nas.compat.rafiki.dataset import DatasetUtils, InvalidDatasetFormatException, SingaAutoDatasetUtils
 from nas.compat.rafiki.dev import test_model_class as try_model_class
@@ -39,11 +41,9 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.identity import differences
 from nas.search.lease import read_heartbeat
-from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
@@ -127,7 +127,7 @@ class TemplateFolder:
 
     def run(
         self, n_trials: int = 1, tuner: str = "random.RandomTuner", stopper: Spec | None = None, **more: Any
-    ) -> Summary:
+    ) -> Results:
         problem = Spec(PROBLEM, self.arguments(**more))
         search = Search(problem=problem, tuner=Spec(f"nas.tuners.{tuner}"), stopper=stopper)
         return run_search(search, root=str(self.folder / "root"), budget=Budget(trials=n_trials), finalists=1)
@@ -136,7 +136,7 @@ class TemplateFolder:
     def told(self) -> list[str]:
         return self.log.read_text().splitlines()
 
-    def trial_log(self, found: Summary, number: int = 0) -> str:
+    def trial_log(self, found: Results, number: int = 0) -> str:
         return Records(open_root(found.url)).log(number)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.compat.rafiki.params import from_tensors
 from nas.compat.rafiki.problem import RafikiProblem
 from nas.compat.rafiki.trained import load_trial_model
@@ -17,9 +19,7 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import State, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.trial_run import TrialRun
@@ -35,7 +35,7 @@ def arguments(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """A search by ENAS."""
     folder = tmp_path_factory.mktemp("rafiki")
     schedule = {"n_epochs": 6, "warm_up_epochs": 3, "subnets_per_epoch": 4, "paths_per_epoch": 2}
@@ -46,13 +46,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return run_search(definition, root=str(folder / "root"), budget=Budget(trials=30), finalists=1)
 
 
-def params_of(found: Summary, trial: Trial) -> Any:
+def params_of(found: Results, trial: Trial) -> Any:
     return from_tensors(TrialRun(trial, Records(open_root(found.url)).files).restore_tensors())
 
 
 @pytest.mark.slow
 class TestSearch:
-    def test_epochs_train_shared_parameters(self, found: Summary) -> None:
+    def test_epochs_train_shared_parameters(self, found: Results) -> None:
         """Each epoch continues the parameters of the one before, of the smaller network, and its score rises."""
         epochs = [trial for trial in found.lineage if is_epoch(trial)]
         one, last = (params_of(found, epoch)["stem.weight"] for epoch in (epochs[-2], epochs[-1]))
@@ -63,7 +63,7 @@ class TestSearch:
         assert not np.array_equal(one, last)
         assert epochs[-1].metrics["score"] > epochs[0].metrics["score"] + 0.1
 
-    def test_subnets_only_score(self, found: Summary) -> None:
+    def test_subnets_only_score(self, found: Results) -> None:
         """A subnet has the parameters of its epoch to the bit, and adds no bytes to the root."""
         newest = max(trial.number for trial in found.lineage if is_epoch(trial))
         shared = params_of(found, found.lineage[newest])
@@ -78,7 +78,7 @@ class TestSearch:
             assert own.keys() == shared.keys()
             assert all(np.array_equal(own[name], array) for name, array in shared.items())
 
-    def test_a_subnet_is_loaded_at_its_size(self, found: Summary, tmp_path: Path) -> None:
+    def test_a_subnet_is_loaded_at_its_size(self, found: Results, tmp_path: Path) -> None:
         """The model of a subnet outside of the search has its score, so DOWNSCALE is on there, too."""
         trial = next(trial for trial in found.lineage if trial.policies == SUBNET)
         model = load_trial_model(found.url, TEMPLATE, trial=trial.number)
@@ -86,7 +86,7 @@ class TestSearch:
 
         assert model.evaluate(table_files(tmp_path)["val_data"]) == pytest.approx(trial.metrics["score"])
 
-    def test_the_final_is_trained_in_full(self, found: Summary) -> None:
+    def test_the_final_is_trained_in_full(self, found: Results) -> None:
         """All policies are off for the winner, which is the network of a subnet at full size."""
         assert params_of(found, found.winner)["stem.weight"].shape == (96, 64)
         assert found.winner.policies == frozenset()

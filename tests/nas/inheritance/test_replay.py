@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 import pytest
 import torch
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, State
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import GraphModule

@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
 from nas.core.budget import Budget
@@ -17,9 +19,7 @@ from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, State, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from tests.support.callbacks import (
     BackgroundCallback,
     BrokenBackgroundCallback,
@@ -35,7 +35,7 @@ def root() -> str:
     return f"memory://callbacks/{uuid4().hex}"
 
 
-def run(root: str, *callbacks: Callback, n_trials: int = 2, problem: type[ScoreProblem] = CurveProblem) -> Summary:
+def run(root: str, *callbacks: Callback, n_trials: int = 2, problem: type[ScoreProblem] = CurveProblem) -> Results:
     """Runs or resumes a search in which trial 1 inherits from trial 0; one finalist."""
     tuner = Spec.of(InOrderTuner, xs=[30, 60, 90, 50], donors=["global_recent"])
     search = Search(problem=Spec.of(problem), tuner=tuner)

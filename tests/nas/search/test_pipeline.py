@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError, TrialStopped
 from nas.core.lineage import Lineage
@@ -18,11 +20,10 @@ from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
-from nas.search.api import run_search
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.lease import SearchLease
-from nas.search.pipeline import SearchPipeline, Summary
+from nas.search.pipeline import SearchPipeline
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
@@ -60,7 +61,7 @@ class Bureau:
         plan: PolicyPlan | None = None,
         donors: tuple[int | str, ...] | None = None,
         **arguments: Any,
-    ) -> Summary:
+    ) -> Results:
         """Runs or resumes the search of these points, in this order."""
         tuner = Spec.of(InOrderTuner, xs=list(xs), donors=None if donors is None else list(donors))
         search = Search(problem=Spec.of(problem, **arguments), tuner=tuner, **({"plan": plan} if plan else {}))
@@ -82,11 +83,11 @@ def bureau() -> Iterator[Bureau]:
     ScoreProblem.tested.clear()
 
 
-def xs_of(summary: Summary, stage: str) -> list[int]:
+def xs_of(summary: Results, stage: str) -> list[int]:
     return [trial.point["x"] for trial in summary.lineage if trial.stage == stage]
 
 
-def table(summary: Summary) -> list[tuple[object, ...]]:
+def table(summary: Results) -> list[tuple[object, ...]]:
     """Returns the fields that must be the same on each run."""
     return [(t.number, t.stage, t.point, t.parents, t.state, dict(t.metrics), t.donor) for t in summary.lineage]
 
@@ -116,8 +117,8 @@ class TestWinner:
         assert summary.winner is not None
         assert summary.winner.point == {"x": 0}
         assert summary.tests[summary.winner.number] == {"trial": summary.winner.number, "metrics": {"score": 0.1}}
-        assert summary.best is not None
-        assert summary.best["test"] == summary.tests[summary.winner.number]
+        assert summary.export is not None
+        assert summary.export["test"] == summary.tests[summary.winner.number]
 
     def test_each_stage_takes_the_best_of_the_one_before(self, bureau: Bureau) -> None:
         """Half of the search is scored again with the same weights; two finalists come from those scores."""
@@ -177,7 +178,7 @@ class TestWinner:
         summary = bureau.run(0, 1, search=[None, None])
 
         assert summary.winner is None
-        assert summary.best is None
+        assert summary.export is None
         assert xs_of(summary, "final") == []
         assert bureau.run(0, 1, search=[None, None]).winner is None
         assert bureau.records().files.names("sessions") == ["0001.beat", "0001.json"]
@@ -220,7 +221,7 @@ class TestTests:
         assert summary.winner is not None
         assert summary.winner.point == {"x": 1}
         assert summary.tests[summary.winner.number]["error"] == line
-        assert summary.best is not None
+        assert summary.export is not None
 
     def test_only_competitors_are_tested(self, bureau: Bureau) -> None:
         """A failed finalist is not tested."""
@@ -234,7 +235,7 @@ class TestBest:
         """best-0001.json names the winner, its ancestors and its files with digests, which are whole."""
         summary = bureau.run(1, 2, 3)
 
-        best = summary.best
+        best = summary.export
         assert best is not None
         assert summary.winner is not None
         assert (best["number"], best["trial"]) == (1, summary.winner.number)
@@ -262,19 +263,19 @@ class TestBest:
         monkeypatch.setattr(ScoreProblem, "remarks", lambda self, trials, winner: remarks)
         summary = bureau.run(1, 2)
 
-        assert summary.best is not None
-        assert summary.best["remarks"] == kept
+        assert summary.export is not None
+        assert summary.export["remarks"] == kept
 
     def test_better_winner_of_a_larger_search_gets_a_second_record(self, bureau: Bureau) -> None:
         """An extended search with a better winner writes best-0002.json; best-0001.json is unchanged."""
         first = bureau.run(1, 2, 9, 8, n_trials=2)
         second = bureau.run(1, 2, 9, 8)
 
-        assert first.best is not None
-        assert second.best is not None
-        assert (first.best["number"], second.best["number"]) == (1, 2)
-        assert second.best["point"] == {"x": 9}
-        assert bureau.records().read("best-0001.json") == first.best
+        assert first.export is not None
+        assert second.export is not None
+        assert (first.export["number"], second.export["number"]) == (1, 2)
+        assert second.export["point"] == {"x": 9}
+        assert bureau.records().read("best-0001.json") == first.export
         assert xs_of(second, "final") == [2, 1, 9, 8]
         assert ScoreProblem.tested == [2, 1, 9, 8]
 
@@ -283,8 +284,8 @@ class TestBest:
         bureau.run(8, 9, 1, 2, n_trials=2)
         summary = bureau.run(8, 9, 1, 2)
 
-        assert summary.best is not None
-        assert summary.best["number"] == 1
+        assert summary.export is not None
+        assert summary.export["number"] == 1
         assert xs_of(summary, "search") == [8, 9, 1, 2]
         assert xs_of(summary, "final") == [9, 8]
 
@@ -299,7 +300,7 @@ class TestBest:
     @pytest.mark.slow
     def test_problem_with_an_export(self, bureau: Bureau) -> None:
         """If the problem defines export, the program is beside the weights and nothing is missing."""
-        best = bureau.run(1, problem=ExportProblem).best
+        best = bureau.run(1, problem=ExportProblem).export
 
         assert best is not None
         assert best["missing"] == {}
@@ -307,7 +308,7 @@ class TestBest:
 
     def test_winner_without_weights(self, bureau: Bureau) -> None:
         """A winner without weights is exported as far as possible, with reasons for the rest."""
-        best = bureau.run(1, problem=ExportProblem, saves=False).best
+        best = bureau.run(1, problem=ExportProblem, saves=False).export
 
         assert best is not None
         assert best["missing"].keys() == {"program.pt2", "model.safetensors"}
@@ -319,12 +320,12 @@ class TestBest:
 
         assert summary.winner is not None
         assert summary.tests[summary.winner.number]["error"] == "LeavingProblem.test raised SystemExit: 3"
-        assert summary.best is not None
-        assert summary.best["missing"] == {"program.pt2": "LeavingProblem.export raised SystemExit: no export today"}
+        assert summary.export is not None
+        assert summary.export["missing"] == {"program.pt2": "LeavingProblem.export raised SystemExit: no export today"}
         logs = bureau.records().other_logs(summary.winner)
         assert logs["test"].endswith("SystemExit: 3\n")
         assert logs["export"].endswith("SystemExit: no export today\n")
-        assert bureau.run(1, problem=LeavingProblem).best == summary.best
+        assert bureau.run(1, problem=LeavingProblem).export == summary.export
 
 
 class TestPlans:
@@ -346,8 +347,8 @@ class TestPlans:
         assert summary.winner is not None
         assert summary.winner.metrics == {"score": 3}
         assert summary.tests == {}
-        assert summary.best is not None
-        assert summary.best["test"] is None
+        assert summary.export is not None
+        assert summary.export["test"] is None
 
     def test_warm_finalists_inherit_from_themselves(self, bureau: Bureau) -> None:
         """In a warm final stage a final inherits its finalist's weights."""
@@ -426,7 +427,7 @@ class TestAgain:
 
         assert bureau.paths() == before
         assert table(again) == table(first)
-        assert again.best == first.best
+        assert again.export == first.export
 
     def test_search_killed_anywhere_ends_the_same(self, bureau: Bureau) -> None:
         """A search cut after any file and run again has the same table, tests and winner, and one export."""
@@ -441,9 +442,9 @@ class TestAgain:
             again = cut.run(3, 1, 2, final=[0, 0.1, None, 0.2])
             assert table(again) == table(first)
             assert again.tests == first.tests
-            assert again.best is not None
-            assert first.best is not None
-            assert (again.best["number"], again.best["trial"]) == (1, first.best["trial"])
+            assert again.export is not None
+            assert first.export is not None
+            assert (again.export["number"], again.export["trial"]) == (1, first.export["trial"])
 
     @pytest.mark.parametrize(
         ("budget", "deterministic"), [(Budget(trials=9), False), (Budget(trials=9), True), (Budget(hours=9.0), False)]
@@ -460,7 +461,7 @@ class TestAgain:
         assert bureau.paths() == before
         assert bureau.records().files.names("sessions") == ["0001.beat", "0001.json"]
         assert table(again) == table(first)
-        assert again.best == first.best
+        assert again.export == first.export
 
     def test_extended_search_continues(self, bureau: Bureau) -> None:
         """With a larger budget the next trial runs, after the tuner was asked for more."""
@@ -542,11 +543,11 @@ class TestRunSearch:
             run_search(search, root=f"memory://program/{uuid4().hex}", **more)
 
     def test_deterministic_search_of_many_slots_is_refused(self) -> None:
-        """A deterministic search of several slots is refused, since run_search runs one trial at a time."""
+        """A deterministic search of several threads is refused, since they share torch's random state."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True, slots=2)
 
         with pytest.raises(ConfigurationError, match=r"slots=2: must be 1"):
-            run_search(search, root="memory://")
+            run_search(search, root="memory://", runner="threads")
 
     @pytest.mark.parametrize("name", ["hours", "gpu_hours"])
     def test_deterministic_search_counts_no_hours(self, name: str) -> None:

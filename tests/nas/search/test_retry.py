@@ -8,15 +8,15 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.lineage_checks import lineage_faults
 from nas.storage.maintenance.inventory import read_inventory
@@ -66,7 +66,7 @@ class Sessions:
     def __init__(self) -> None:
         self.root = f"memory://retry/{uuid4().hex}"
 
-    def run(self, n_trials: int, *broken: int, problem: type[Problem] = Breakable, **more: Any) -> Summary:
+    def run(self, n_trials: int, *broken: int, problem: type[Problem] = Breakable, **more: Any) -> Results:
         Breakable.broken = set(broken)
         Breakable.trained.clear()
         search = Search(problem=Spec.of(problem), tuner=TUNER, deterministic=more.pop("deterministic", False))
@@ -85,7 +85,7 @@ def sessions() -> Iterator[Sessions]:
     Breakable.broken = set()
 
 
-def in_search(found: Summary) -> list[Trial]:
+def in_search(found: Results) -> list[Trial]:
     return sorted((t for t in found.lineage if t.stage == "search"), key=lambda t: t.number)
 
 

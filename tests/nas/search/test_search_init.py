@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.metric import Metric
@@ -19,11 +20,10 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.executors.events import Event, Notice
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
-from nas.search.pipeline import SearchPipeline, run_in_process
+from nas.search.pipeline import SearchPipeline, run_session
 from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
@@ -281,7 +281,7 @@ def test_warnings_are_told_once(tmp_path: Path) -> None:
     claim_identity(records, prepared)
     events: list[Event] = []
 
-    run_in_process(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
+    run_session(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
 
     assert [event.text for event in events if isinstance(event, Notice)] == [
         "export returned dict: must return the network and an example batch. Write `return network, (x[:2],)`",
@@ -314,7 +314,7 @@ def test_weights_that_do_not_fit_are_reported(
     import_weights(records, init)
     events: list[Event] = []
 
-    run_in_process(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
+    run_session(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
 
     assert [event.text for event in events if isinstance(event, Notice)] == (first is not None) * [
         f"init.weights ({init.file}): trial {first} inherited no parameter (weight: no donor has this "

@@ -14,13 +14,13 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
@@ -72,7 +72,7 @@ class Folder:
         os.utime(file, (began_s + 2, began_s + 2))  # in the same second Python takes equal sizes for equal files
         forget()
 
-    def run(self, n_trials: int, **more: Any) -> Summary:
+    def run(self, n_trials: int, **more: Any) -> Results:
         return run_search(SEARCH, root=self.root, name="s", budget=Budget(trials=n_trials), finalists=1, **more)
 
     @property
@@ -129,7 +129,7 @@ def test_only_trials_of_the_newest_code_win(folder: Folder) -> None:
     finals = [trial for trial in changed.lineage if trial.stage == "final" and not trial.outdated]
     assert finals
     assert not old & {trial.parents[0] for trial in finals}
-    assert (changed.best or {})["trial"] == changed.winner.number
+    assert (changed.export or {})["trial"] == changed.winner.number
     assert all(trial.checkpoint is not None for trial in changed.lineage if trial.state == State.COMPLETE)
     assert {trial.number for trial in restored.lineage if trial.outdated} == {t.number for t in changed.lineage} - old
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
@@ -18,7 +19,6 @@ from nas.core.ranking import competitors
 from nas.core.spec import Spec
 from nas.core.supernet import EPOCH, epoch_of
 from nas.core.trial import Proposal, State, Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.spaces.supernet import SupernetSpace

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.training.problem import Problem

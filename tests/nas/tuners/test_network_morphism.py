@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -16,7 +17,6 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.space import GraphSpace

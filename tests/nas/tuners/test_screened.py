@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -14,7 +15,6 @@ from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.core.trial import Proposal
 from nas.problems.nasbench201 import live_cell
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.spaces.supernet import SupernetSpace

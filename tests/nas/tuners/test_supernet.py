@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
@@ -21,11 +23,9 @@ from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.inheritance.donors.resolver import DonorResolver
-from nas.search.api import run_search
 from nas.search.budget.planner import StagePlanner
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.spaces.recorded import RecordedSpace
 from nas.spaces.supernet import SupernetSpace
@@ -294,7 +294,7 @@ def test_initial_points_are_refused() -> None:
         SupernetTuner(SPACE, METRICS).propose_given({"x": 1}, Lineage.of([]), 0)
 
 
-def searched(n_trials: int = 12, *, root: str = "", retention: Retention | None = None, **problem: Any) -> Summary:
+def searched(n_trials: int = 12, *, root: str = "", retention: Retention | None = None, **problem: Any) -> Results:
     arguments = {"inner": EVOLUTION, "n_epochs": 3, "warm_up_epochs": 2, "subnets_per_epoch": 4, "n_rescored": 1}
     search = Search(problem=Spec.of(SupernetProblem, **problem), tuner=Spec.of(SupernetTuner, **arguments))
     root = root or f"memory://supernet-{uuid4().hex}"

@@ -18,14 +18,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.reference import Reference
 from nas.core.spec import Spec
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.search.lease import SearchLease, check_free
-from nas.search.pipeline import Summary
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
@@ -63,7 +63,7 @@ def refusal(call: Any) -> str:
     return "no error"
 
 
-def search(root: str, problem: type[ScoreProblem] = ScoreProblem) -> Summary:
+def search(root: str, problem: type[ScoreProblem] = ScoreProblem) -> Results:
     """Runs a small search, or what is left of it."""
     tuner = Spec.of(InOrderTuner, xs=[3, 1, 4, 1, 5])
     return run_search(
@@ -141,7 +141,7 @@ def full_in_a_search(here: str, there: str) -> dict[str, Any]:
     return {"said": said, "committed": committed, "damages": damages, "later": found, "checked": checked(there)}
 
 
-def told(summary: Summary) -> list[list[Any]]:
+def told(summary: Results) -> list[list[Any]]:
     """What a search has found."""
     return [[t.number, t.stage, t.point["x"], t.state, *t.metrics.values()] for t in summary.lineage]
 

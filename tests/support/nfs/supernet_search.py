@@ -17,9 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.spec import Spec
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.storage.records import Records

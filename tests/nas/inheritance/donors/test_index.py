@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import CorruptError, SearchNotFoundError
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.index import DonorIndex
 from nas.inheritance.donors.similarity import common_layers
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
 from nas.core.metric import Metric
 from nas.core.point import is_json, point_key
 from nas.core.spec import Spec
 from nas.inheritance.donors.point_entries import architecture_entries
-from nas.search.api import run_search
 from nas.search.definition import Search
 from nas.spaces.domain import Domain
 from nas.spaces.graphs.canonical import digest

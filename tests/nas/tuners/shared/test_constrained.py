@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from nas.api.results import Results
+from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
@@ -14,9 +16,7 @@ from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.core.trial import Proposal
 from nas.problems.digits import DigitsProblem
-from nas.search.api import run_search
 from nas.search.definition import Search
-from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.spaces.space import Space
 from nas.testing import check_tuner
@@ -57,7 +57,7 @@ class KeepingTuner(Tuner):
         return list(self.inner.may_inherit_from(lineage))
 
 
-def found(tuner: type[Tuner], n: int = 30, **more: Any) -> Summary:
+def found(tuner: type[Tuner], n: int = 30, **more: Any) -> Results:
     search = Search(problem=Spec.of(SizeProblem), tuner=Spec.of(tuner), constraints={"size": 20}, **more)
     return run_search(search, root=f"memory://constrained-{tuner.__name__}-{n}", budget=Budget(trials=n))
 

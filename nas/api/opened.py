@@ -1,0 +1,133 @@
+"""The steps before a session: definition, folder, identity and code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.names import check_name
+from nas.core.spec import Spec, spec_of
+from nas.core.validation import check_int
+from nas.search.definition import Search, read_retry
+from nas.search.identity import claim_identity, open_records
+from nas.search.imported_weights import import_weights
+from nas.search.pipeline import SearchPipeline
+from nas.search.session_code import session_code
+from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.open import open_root
+from nas.training.problem import Problem
+from nas.tuners.base import Tuner
+
+logger = logging.getLogger(__name__)
+INJECTED = frozenset({"space", "metrics", "seed"})
+"""Arguments of a tuner that the search gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """The settings of a session, which may differ from those of the session before.
+
+    Attributes:
+        root: A folder or an fsspec URL.
+        options: The storage options for the URL.
+        name: The search's name; None: the default name.
+        budget: The limits of the search.
+        finalists: The number of best trials that are trained in full.
+        retention: The rules for deleting weights; None: all are kept.
+        code: ``"changed"`` goes on although code has changed.
+        retry: ``"failed"`` makes a new trial of each FAILED one.
+    """
+
+    root: str
+    options: Mapping[str, Any] | None = None
+    name: str | None = None
+    budget: Budget | int | None = None
+    finalists: int = 2
+    retention: Retention | None = None
+    code: Literal["changed"] | None = None
+    retry: Literal["failed"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSearch:
+    """A search whose identity is in its records.
+
+    Attributes:
+        pipeline: The search's pipeline.
+        code: The result of ``session_code``.
+        end: What ended the search: a field of the budget, or ``tuner``. None: work is left.
+        retries: Whether FAILED trials run again.
+    """
+
+    pipeline: SearchPipeline
+    code: Mapping[str, Any]
+    end: str | None
+    retries: bool
+
+
+def search_of(problem: object, tuner: object, slots: int | None) -> Search:
+    """Returns the definition of a search that a user gave whole, or as its parts.
+
+    Args:
+        problem: A ``Search``; or a problem as a class, an instance, a dotted path or a spec.
+        tuner: The tuner, in the same forms; must be None with a ``Search``.
+        slots: The number of trials that run at a time; None: that of the ``Search``, or 1.
+
+    Raises:
+        ConfigurationError: one of them is something else.
+    """
+    n_slots = None if slots is None else check_int("slots", slots, 1)
+    if isinstance(problem, Search):
+        if tuner is not None:
+            raise ConfigurationError("tuner=...: must not be given with a Search. Set Search(tuner=...)")
+        return problem if n_slots is None else replace(problem, slots=n_slots)
+    if tuner is None:
+        raise ConfigurationError("tuner=None: must be a class, an instance or a dotted path. Pass tuner=MyTuner")
+    tuner_spec = spec_of("tuner", tuner, Tuner, injected=INJECTED)
+    seed = tuner.seed if isinstance(tuner, Tuner) else 0
+    return Search(problem=spec_of("problem", problem, Problem), tuner=tuner_spec, seed=seed, slots=n_slots or 1)
+
+
+def open_pipeline(search: Search, options: SearchOptions, *, is_loop: bool = False) -> OpenedSearch:
+    """Opens the folder of a search, and creates or compares its identity.
+
+    Args:
+        search: The definition.
+        options: The settings of the session.
+        is_loop: Whether code outside the problem trains the trials.
+
+    Raises:
+        ConfigurationError: the definition or an option is invalid, or the search in the folder is another one.
+    """
+    retries_failed = read_retry(options.retry, deterministic=search.deterministic)
+    prepared = search.build(is_loop=is_loop)
+    budget = _budget_of(options.budget)
+    prepared.check_budget(budget)
+    files = open_root(options.root, options.options).subfolder(check_name(options.name or prepared.default_name))
+    records = open_records(files)
+    pipeline = SearchPipeline(prepared, records, budget, finalists=options.finalists, retention=options.retention)
+    if budget.gpu_hours is not None:
+        raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU: run_search trains on the CPU")
+    claim_identity(records, prepared)
+    retries = retries_failed and bool(pipeline.failed())
+    end = None if retries else pipeline.ended_by()
+    may_change, is_finished = options.code == "changed", end is not None
+    code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)
+    if not is_finished:
+        import_weights(records, search.init)
+    return OpenedSearch(pipeline, code, end, retries)
+
+
+def _budget_of(budget: Budget | int | None) -> Budget:
+    if budget is None or isinstance(budget, Budget):
+        return budget or Budget()
+    return Budget(trials=check_int("budget", budget, 1))
+
+
+def name_of(spec: Spec) -> str:
+    """Returns the name of a spec's class."""
+    return spec.target.rpartition(".")[2]

@@ -1,0 +1,88 @@
+"""Results of a search in Python: table, tree, plot, and names that do not exist."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas import load
+from nas.core.errors import ConfigurationError, SearchNotFoundError
+from nas.views.table import lineage_table
+from tests.support.sample_searches import evolved, write_search
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the search ``one``."""
+    write_search(tmp_path, "one", evolved(24))
+    return tmp_path
+
+
+def test_table_is_that_of_the_report(root: Path) -> None:
+    """``to_frame`` has the report's columns and a row for each trial."""
+    results = load("one", str(root))
+
+    assert list(results.to_frame().columns) == list(lineage_table(results.lineage, results.tests).columns)
+    assert len(results.to_frame()) == 24
+    assert "best trial" in repr(results)
+
+
+def test_reading_writes_nothing(root: Path) -> None:
+    """Loading, drawing and the table leave the folder as it is."""
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    results = load("one", str(root))
+    results.to_frame()
+    results._repr_html_()
+
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_running_search_is_read(root: Path) -> None:
+    """A search whose trials are not finished has a table, a best trial and no winner."""
+    write_search(root, "two", evolved(24)[:10])
+    results = load("two", str(root))
+
+    assert results.best is not None
+    assert (results.winner, results.export, results.standing) == (None, None, "not finished")
+
+
+def test_html_holds_the_tree(root: Path) -> None:
+    """The representation for notebooks names the best trial, and has the tree as an image."""
+    results = load("one", str(root))
+    html = results._repr_html_()
+    [data] = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    svg = base64.b64decode(data).decode()
+
+    assert results.best is not None
+    assert f"best: trial {results.best.number}, accuracy" in html
+    assert svg.count('data-n="') == 24
+
+
+def test_plot_needs_matplotlib(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Matplotlib one line names the extra."""
+    importing = builtins.__import__
+
+    def without_matplotlib(name: str, *arguments: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return importing(name, *arguments, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+
+    with pytest.raises(ConfigurationError, match=r'plot: needs Matplotlib.*pip install "heirloom-nas\[notebook\]"'):
+        load("one", str(root)).plot()
+
+
+def test_unknown_names_are_refused(root: Path, tmp_path: Path) -> None:
+    """A search or a metric that does not exist gives one line with those that do."""
+    with pytest.raises(SearchNotFoundError, match=r"name=won: must be a search under .*\. Choose one"):
+        load("won", str(root))
+    with pytest.raises(SearchNotFoundError, match="It holds no search"):
+        load("one", str(tmp_path / "empty"))
+    with pytest.raises(ConfigurationError, match=r"metric=acc: must be a metric of the problem\. Choose accuracy"):
+        load("one", str(root)).plot("acc")

@@ -1,0 +1,203 @@
+"""Searches from Python: the forms of their parts, their slots, and mistakes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nas import Int, Metric, ParameterSpace, Problem, Search, Spec, TrialRun, load, run_search
+from nas.core.errors import ConfigurationError
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from tests.support.problems import InOrderTuner, PlainProblem
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = """
+import os
+import nas
+from nas.tuners.random import RandomTuner
+
+
+class Pid(nas.Problem):
+    metrics = (nas.Metric("score"),)
+    space = nas.ParameterSpace({"x": nas.Int(0, 9)})
+
+    def __init__(self, offset=0):
+        self.offset = offset
+        self.data = {"pid": os.getpid()}
+
+    def train(self, run):
+        return {"score": run.point["x"] + self.offset, "is_elsewhere": self.data["pid"] != os.getpid()}
+"""
+CALL = 'print(nas.run_search(PROBLEM, tuner=RandomTuner, budget=4, slots=2, name="s").to_frame().to_json())'
+
+
+class Scaled(Problem):
+    """Scores ``x`` times a factor, and counts its trainings."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 99)})
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+        self.n_trained = 0
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        self.n_trained += 1
+        return {"score": self.factor * run.point["x"]}
+
+
+class Locked(Scaled):
+    """Can't be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Nameless(PlainProblem):
+    """Its arguments have no names."""
+
+    def __init__(self, *depths: int) -> None:
+        self.depths = depths
+
+
+def memory() -> str:
+    return f"memory://{uuid4().hex}"
+
+
+def script(folder: Path, call: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script that defines its problem itself."""
+    (folder / "script.py").write_text(f"{SCRIPT}\n\n{call}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "script.py"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def test_parts_are_classes_paths_or_specs() -> None:
+    """The same search is described by classes, by dotted paths, by specs and by a ``Search``."""
+    root, path = memory(), "nas.tuners.random.RandomTuner"
+    whole = Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner))
+    found = [
+        run_search(Scaled, tuner=RandomTuner, root=root, budget=3),
+        run_search(Spec.of(Scaled), tuner=path, root=root, budget=3),
+        run_search(whole, root=root, budget=3),
+    ]
+
+    assert len({results.name for results in found}) == 1
+    assert [len(results.lineage) for results in found] == [3, 3, 3]
+
+
+def test_instance_trains_itself() -> None:
+    """An instance is used as it is, and its arguments are in the identity."""
+    problem, root = Scaled(factor=2), memory()
+    results = run_search(problem, tuner=RandomTuner, root=root, budget=3)
+
+    assert problem.n_trained == 3
+    assert all(trial.metrics["score"] == 2 * trial.point["x"] for trial in results.lineage)
+    with pytest.raises(ConfigurationError, match=r"problem\.arguments\.factor: 2 there, 3 here"):
+        run_search(Scaled(factor=3), tuner=RandomTuner, root=root, name=results.name, budget=3)
+
+
+def test_tuner_instance_gives_the_seed() -> None:
+    """A tuner's instance proposes what its class proposes with the same arguments and seed."""
+    tuner = EvolutionTuner(Scaled.space, Scaled.metrics, seed=5, population_size=4)
+    search = Search(problem=Spec.of(Scaled), tuner=Spec.of(EvolutionTuner, population_size=4), seed=5)
+    given = run_search(Scaled, tuner=tuner, root=memory(), budget=6)
+    named = run_search(search, root=memory(), budget=6)
+
+    assert [trial.point for trial in given.lineage] == [trial.point for trial in named.lineage]
+
+
+def test_threads_run_beside_one_another() -> None:
+    """With ``runner="threads"`` two trials of a class that no worker could import train at a time."""
+    meeting = threading.Barrier(2, timeout=60)
+
+    class Meets(PlainProblem):
+        def train(self, run: TrialRun) -> Mapping[str, float]:
+            meeting.wait()
+            return {"score": 1.0}
+
+    results = run_search(Meets, tuner=RandomTuner, root=memory(), budget=2, slots=2, runner="threads")
+
+    assert {trial.slot for trial in results.lineage} == {0, 1}
+
+
+@pytest.mark.slow
+def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
+    """Workers train an instance of a script's own class, with what it holds; without the guard a line says so."""
+    guarded = script(tmp_path, f'if __name__ == "__main__":\n    {CALL.replace("PROBLEM", "Pid(offset=7)")}')
+    table = load("s", str(tmp_path / "heirloom")).to_frame()
+    open_call = script(tmp_path, CALL.replace("PROBLEM", "Pid").replace('"s"', '"t"'))
+
+    assert guarded.returncode == 0, guarded.stderr
+    assert (table["metric.score"] == table["point.x"] + 7).all()
+    assert (table["metric.is_elsewhere"] == 1).all()
+    assert 'must call run_search below `if __name__ == "__main__":`' in open_call.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("problem", "more", "message"),
+    [
+        (lambda: 1, {}, r"problem=<function .*: must be a subclass of nas\.Problem, an instance of one, or its dotted"),
+        (Scaled, {"tuner": None}, "tuner=None: must be a class, an instance or a dotted path"),
+        (Scaled, {"tuner": "evolution"}, r'tuner=evolution: .*such as "nas\.tuners\.evolution\.EvolutionTuner"'),
+        (Scaled, {"tuner": Scaled}, r"tuner=<class .*Scaled'>: must be a subclass of nas\.Tuner"),
+        (
+            Nameless(3),
+            {},
+            r"problem=Nameless\(\.\.\.\): its arguments must be known\. Pass nas\.Spec\.of",
+        ),
+        (Locked(), {"slots": 2, "root": "."}, "slots=2: needs a problem that can be pickled, but Locked can't: .*lock"),
+        (Scaled, {"slots": 0}, "slots=0: must be a whole number of at least 1"),
+        (Scaled, {"slots": 2}, 'root=memory:.*: exists in this process only.*or pass runner="threads"'),
+        (Scaled, {"slots": 2, "runner": "debug"}, "slots=2: must be 1 with runner=debug"),
+        (Scaled, {"runner": "dask"}, "runner='dask': must be debug, threads or processes"),
+        (Scaled, {"budget": 0}, "budget=0: must be a whole number of at least 1"),
+        (Scaled, {"callbacks": [1]}, r"callbacks: 1: must be an instance of nas\.Callback"),
+        (Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner)), {}, "tuner=.*must not be given with a Search"),
+        (Scaled, {"tuner": RandomTuner(PlainProblem.space, Scaled.metrics)}, None),
+        (Scaled, {"tuner": RandomTuner(ParameterSpace({"y": Int(0, 1)}), Scaled.metrics)}, "have the problem's space"),
+    ],
+)
+def test_mistakes(
+    problem: Any, more: dict[str, Any], message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each mistake gives one line with the remedy; an equal space of another object is none."""
+    monkeypatch.chdir(tmp_path)
+    arguments = {"tuner": RandomTuner, "root": memory(), "budget": 1, **more}
+    if message is None:
+        assert len(run_search(problem, **arguments).lineage) == 1
+        return
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        run_search(problem, **arguments)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_notebooks_class_needs_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A class of a main module without a file, as in a notebook, is refused for workers with the remedy."""
+    monkeypatch.setattr(Scaled, "__module__", "__main__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+
+    with pytest.raises(ConfigurationError, match=r"Scaled is defined in a notebook.*my_problem\.py, or pass runner="):
+        run_search(Scaled(), tuner=InOrderTuner, root=str(tmp_path), budget=1, slots=2)
+
+
+def test_progress_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal the progress is silent by default, and plain lines if wanted."""
+    run_search(Scaled, tuner=RandomTuner, root=memory(), budget=1)
+    silent = capsys.readouterr().err
+    run_search(Scaled, tuner=RandomTuner, root=memory(), budget=1, progress=True)
+
+    assert silent == ""
+    assert "[1/1 done] trial 0 (search) COMPLETE score" in capsys.readouterr().err

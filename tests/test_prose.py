@@ -16,7 +16,7 @@ FOLDERS = ("nas", "flows", "benchmarks", "examples")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-COMMANDS = ("compare", "export", "final", "gc", "init", "nni", "report", "search", "verify")
+COMMANDS = ("compare", "doctor", "export", "final", "gc", "init", "nni", "report", "search", "ui", "verify")
 MAX_FIRST_LINE_WORDS = 16
 MAX_SENTENCE_WORDS = 22
 VERB = re.compile(r"[A-Z][a-z-]*s[,:.]?")

@@ -17,6 +17,8 @@ COMMANDS = {
     "verify": "check a search, or whether a root is fit for use",
     "export": "copy the winner's export into a new folder",
     "init": "write a small project that runs as it is",
+    "ui": "show Prefect's UI with all recorded searches",
+    "doctor": "check versions, devices, Prefect's server and the storage root",
     "nni": "run an unchanged NNI experiment",
 }
 

@@ -50,6 +50,14 @@ _SERVER_SETTINGS = {
     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # no web page may read its responses
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
 }
+# With a UI the server is a web server alone: no scheduler or other service that changes runs.
+_UI_SETTINGS = {
+    "PREFECT_UI_ENABLED": "1",
+    "PREFECT__SERVER_EPHEMERAL": "",
+    "PREFECT__SERVER_WEBSERVER_ONLY": "1",
+    "PREFECT_UI_API_URL": "/api",  # relative: the page may come through a tunnel with another port
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+}
 _LOG_DAYS = 7
 _NICENESS = 10
 """Niceness of the started server, which takes 20 ms for a task run."""
@@ -77,9 +85,11 @@ class TemporaryServer:
 
     Args:
         log_path: The file for the server's output; by default a new file in the server's home, kept for a week.
+        ui_port: The port of a server with Prefect's UI; 0 is a free one. None: no UI, and a free port.
     """
 
-    def __init__(self, log_path: Path | None = None) -> None:
+    def __init__(self, log_path: Path | None = None, *, ui_port: int | None = None) -> None:
+        self._ui_port = ui_port
         self._home = server_home()
         self.log_path = log_path or self._home / "logs" / f"{time.time_ns()}-{os.getpid()}.log"
         self.api_url = ""
@@ -98,12 +108,13 @@ class TemporaryServer:
         """Starts the server and returns at once; ``api_url`` is known from here on.
 
         Raises:
+            ConfigurationError: another process has the port.
             ServerError: its home or its log can't be written.
         """
         if self._child is not None:
             return
         with socket.socket() as listener:  # the child inherits it, so no other process can take the port
-            listener.bind(("127.0.0.1", 0))
+            _bind(listener, self._ui_port or 0)
             try:
                 _make_private_folder(self._home)
                 self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +176,8 @@ class TemporaryServer:
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PREFECT")}
         path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
         own = {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_API_AUTH_STRING": self.auth_string}
-        return kept | _SERVER_SETTINGS | own | {"PYTHONPATH": path}
+        ui = {} if self._ui_port is None else {**_UI_SETTINGS, "PREFECT_UI_STATIC_DIRECTORY": str(self._home / "ui")}
+        return kept | _SERVER_SETTINGS | ui | own | {"PYTHONPATH": path}
 
     def _why_not(self, status: int | None, timeout_s: float) -> str:
         """Returns the error's line on a server that did not start."""
@@ -414,6 +426,17 @@ class _NoiseHooks:
 
     def _log(self, message: str, error: BaseException | None) -> None:
         self._logger.error("%s", message, exc_info=error)
+
+
+def _bind(listener: socket.socket, port: int) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a port stays taken for a minute
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ConfigurationError(
+            f"port={port}: must be a port that this process may take ({error.strerror}). "
+            "Name another, or port=0 for a free one."
+        ) from error
 
 
 def _make_private_folder(folder: Path) -> None:

@@ -28,10 +28,10 @@ DOCUMENTS = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 MAX_COLUMNS = 120
-MAX_WORDS_OF_DOCS = 20_500
-"""15,000 for features until November 2026, 1,000 for clusters, 1,000 for ways to them, 1,500 for one-shot search,
-500 for networks that read, 400 for transformers and the libraries that build them, 500 for growing language models,
-600 for comparing searches."""
+MAX_WORDS_OF_DOCS = 24_000
+"""15,000 for features until November 2026, 2,000 for clusters, 2,900 for one-shot search and other networks.
+
+4,100 for the site and the features of 0.1 (docs/decisions/054-allow-24-000-words-of-documentation.md)."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_page_is_short(page: Path) -> None:
 
 def test_docs_are_short() -> None:
     """All pages of docs/ together keep their limit of words, decisions not counted."""
-    pages = [page for page in PAGES if page not in DECISIONS]
+    pages = [page for page in PAGES if page not in DECISIONS and page.parent != api_pages.FOLDER]
 
     assert sum(n_words(page) for page in pages) <= MAX_WORDS_OF_DOCS
 

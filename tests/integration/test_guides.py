@@ -14,28 +14,33 @@ from pathlib import Path
 import pytest
 
 from flows.cli.command import run_command
+from flows.cli.script import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MARKED = re.compile(r"^<!-- run(?: in (\S+)|: ([^>]+))? -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"python -m flows\.(search|compare|final|report|gc|verify|worker)\b([^\n`|]*)")
+MARKED = re.compile(
+    r"^<!-- run(?: in (\S+)|: ([^>]+)| after: ([^>]+))? -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+COMMAND = re.compile(r"(?:python -m flows\.|(?<![\w/.])heirloom )(?!heirloom )([a-z]+)\b([^\n`|]*)")
+WITH_HYDRA = {path.stem for path in (ROOT / "conf").glob("*.yaml")}
 N_RUN = 8
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A marked block: its page, the example or the files that it needs, and its lines."""
+    """A marked block: its page, its lines, and the example, the files or the command that they need."""
 
     page: Path
     example: str
     files: tuple[str, ...]
+    before: str
     lines: str
 
 
 def marked_blocks() -> list[Marked]:
     return [
-        Marked(page, found[1] or "", tuple((found[2] or "").split()), found[3])
+        Marked(page, found[1] or "", tuple((found[2] or "").split()), found[3] or "", found[4])
         for page in PAGES
         for found in MARKED.finditer(page.read_text())
     ]
@@ -48,15 +53,28 @@ def write_files(marked: Marked, folder: Path) -> None:
         (folder / name).write_text(content)
 
 
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Returns the name and the rest of the line of each command of Heirloom on a page."""
+    return COMMAND.findall(re.sub(r"\\\n\s*", "", page.read_text()))
+
+
 def accepted_commands(page: Path) -> list[tuple[str, list[str]]]:
     """Returns module and arguments of each command of a page that runs in any folder."""
-    commands = []
-    for module, rest in COMMAND.findall(re.sub(r"\\\n\s*", "", page.read_text())):
-        arguments = shlex.split(rest.partition("&&")[0].partition(";")[0], comments=True)
+    found = []
+    for module, rest in commands(page):
+        if module not in WITH_HYDRA:
+            continue
+        arguments = shlex.split(re.split("&&|;|-->|>", rest)[0], comments=True)
         is_pattern = any(re.search(r"\$\(|\.\.\.|^\[|^KEY|^-m$|--config-dir|=T$|\bPLAN\b", one) for one in arguments)
         if not is_pattern:
-            commands.append((module, arguments))
-    return commands
+            found.append((module, arguments))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_exist(page: Path) -> None:
+    """Every command in the documents is one of Heirloom's."""
+    assert {name for name, _ in commands(page)} <= {*COMMANDS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -93,7 +111,7 @@ def test_marked_commands_run(marked: Marked, tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "PYTHONPATH"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", marked.lines],
+        ["bash", "-euo", "pipefail", "-c", f"{marked.before}\n{marked.lines}"],
         cwd=folder,
         env=variables | {"PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,

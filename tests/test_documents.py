@@ -23,7 +23,7 @@ OWN_PROBLEM = ROOT / "docs" / "tutorial" / "own_problem.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DECISIONS = [page for page in PAGES if page.parent.name == "decisions"]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *PAGES,
     *sorted((ROOT / "examples").rglob("*.md")),
 ]

@@ -132,6 +132,27 @@ def _show(root: BlobStore, comparison: Comparison, request: Request) -> None:
         from nas.views.table import to_csv, to_table
 
         deliver(to_csv(to_table(comparison_columns(comparison))), root, request.out)
+    else:
+        _write_pages(root, comparison, request)
+
+
+def _write_pages(root: BlobStore, comparison: Comparison, request: Request) -> None:
+    """Writes the page, and the trees of its searches into a folder beside it."""
+    from flows.cli.output import show
+    from flows.views.delivery import make_folder, open_page, outside, write_file
+    from nas.views.comparison.document import comparison_page
+    from nas.views.page.document import lineage_page
+
+    path = outside(root, request.out or ".", "comparison.html")
+    folder = path.with_name(f"{path.stem}_files")
+    make_folder(folder)
+    for _, search in comparison.searches:
+        write_file(folder / f"{search.name}.html", lineage_page(search.snapshot))
+    taken = max(search.snapshot.taken for _, search in comparison.searches)
+    write_file(path, comparison_page(comparison, folder.name, taken))
+    show(path)
+    if request.opens:
+        open_page(path)
 
 
 if __name__ == "__main__":

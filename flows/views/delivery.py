@@ -28,18 +28,54 @@ def deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Pat
     if out is None:
         sys.stdout.write(text)
         return None
+    path = outside(store, out, name)
+    write_file(path, text)
+    show(path)
+    return path
+
+
+def outside(store: BlobStore, out: str, name: str = "") -> Path:
+    """Returns the path of a result, which is not inside the storage.
+
+    Args:
+        store: The storage root.
+        out: A file, or a folder if ``name`` is given.
+        name: The file's name in a folder.
+
+    Raises:
+        ConfigurationError: the path lies in the storage.
+    """
     path = Path(out).expanduser().resolve()
     if name and path.is_dir():
         path = path / name
     in_store = store.local_path("search.json")
     if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
         raise ConfigurationError(f"{path} is inside the storage, which a report only reads: set out=PATH elsewhere")
+    return path
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a text into a file.
+
+    Raises:
+        ConfigurationError: the file can't be written.
+    """
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigurationError(f"can't write {path} ({error.strerror}): set out=PATH to another place") from error
-    show(path)
-    return path
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, unless it exists.
+
+    Raises:
+        ConfigurationError: it can't be made.
+    """
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"can't make {path} ({error.strerror}): set out=PATH to another place") from error
 
 
 def open_page(path: Path) -> None:

@@ -14,6 +14,7 @@ from scipy.stats import t, ttest_rel
 from flows.cli.command import run_command
 from flows.compare import compare
 from nas.core.metric import Metric
+from tests.support.chromium import chromium
 from tests.support.commands import Done, run
 from tests.support.sample_searches import IDENTITY, trial, write_search
 
@@ -150,3 +151,32 @@ def test_one_seed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "±" not in shown
     assert shown.count("no interval and no test: each group has one seed only.") == 1
+
+
+def test_html_is_not_written_into_the_storage(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page inside the storage is refused, and no folder is made there."""
+    assert "is inside the storage" in mistake(capsys, root, "names=random-0", "format=html", f"out={root}/page.html")
+    assert not (root / "page_files").exists()
+
+
+@pytest.mark.slow
+def test_page_in_a_browser(root: Path, tmp_path: Path) -> None:
+    """The page shows curves with bands and ranks, opens without an error at a phone's width, and links to each tree."""
+    done = run(tmp_path, f"under={root}", "format=html", "out=mine.html", module="flows.compare")
+    assert (done.status, done.out.strip(), done.err) == (0, str(tmp_path / "mine.html"), "")
+
+    with chromium(tmp_path / "profile") as browser:
+        browser.set_window_size(500, 900)
+        browser.get((tmp_path / "mine.html").as_uri())
+        kinds = "['.mean', '.band', '.single', 'svg']"
+        counted = f"return {kinds}.map((kind) => document.querySelectorAll(`.charts ${{kind}}`).length)"
+        assert browser.execute_script(counted) == [8, 4, 12, 4]
+        inside = "const b = document.documentElement; return b.scrollWidth <= b.clientWidth"
+        assert browser.execute_script(inside)
+        assert browser.get_log("browser") == []
+        links = "return [...document.querySelectorAll('#table a')].map((a) => [a.textContent, a.href])"
+        trees = dict(browser.execute_script(links))
+        assert sorted(trees) == [f"{tuner}-{seed}" for tuner in sorted(TUNERS) for seed in range(3)]
+        browser.get(trees["evolution-1"])
+        assert browser.execute_script("return document.querySelector('h1').textContent") == "evolution-1"
+        assert browser.execute_script("return document.querySelectorAll('.tree .node').length") == 3

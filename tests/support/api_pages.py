@@ -18,6 +18,9 @@ NOTE = "<!-- made by: python -m tests.support.api_pages -->"
 TITLES = {"api": "Running searches, and their results", "core": "Trials, metrics and policies", "training": "Problems"}
 """The titles of packages of ``nas`` whose names do not say what they hold."""
 
+FIRST = ("nas.Problem", "nas.TrialRun", "nas.ParameterSpace", "nas.Trial", "nas.Metric", "nas.Policy", "nas.run_search")
+"""The names that most users look for. Each is above the others of its page."""
+
 
 def public_names() -> dict[str, list[str]]:
     """Returns the public names of each package of ``nas``, as a user imports them."""
@@ -25,7 +28,11 @@ def public_names() -> dict[str, list[str]]:
     for name, module in nas._modules_of_names().items():
         names[module.split(".")[1]].append(f"nas.{name}")
     names["testing"] += [f"nas.testing.{name}" for name in nas.testing.__all__]
-    return dict(names)
+    return {package: sorted(found, key=_rank) for package, found in names.items()}
+
+
+def _rank(name: str) -> int:
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def pages() -> dict[Path, str]:

@@ -23,27 +23,39 @@ COMMANDS = {
 }
 
 
+NOTES = (
+    "heirloom COMMAND --help: options",
+    'eval "$(heirloom --shell-completion install=bash)": completion (zsh and fish: docs/reference/commands.md)',
+)
+
+
 def run_script() -> int:
     """Runs the command that the first argument names, and returns its exit status."""
+    from flows.cli.completion import FLAGS, run_completion
     from flows.cli.output import complain, run_printing
 
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         return run_printing(_show_help)
+    if name in FLAGS:
+        return run_completion(COMMANDS, _main_of)
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         did_you_mean = f"; did you mean {near[0]}?" if near else ""
         complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}{did_you_mean}")
         return 2
     del sys.argv[1]
-    main = cast("Callable[[], int]", importlib.import_module(f"flows.{name}").main)
-    return main()
+    return _main_of(name)()
+
+
+def _main_of(name: str) -> Callable[[], int]:
+    return cast("Callable[[], int]", importlib.import_module(f"flows.{name}").main)
 
 
 def _show_help() -> int:
     from flows.cli.output import show
 
-    lines = [f"  {name:8}{does}" for name, does in COMMANDS.items()]
+    lines = [f"  {name:10}{does}" for name, does in COMMANDS.items()]
     example = "for example: heirloom search +tuner=evolution"
-    show("\n".join(["usage: heirloom COMMAND [OPTIONS]", example, "", *lines, "", "heirloom COMMAND --help: options"]))
+    show("\n".join(["usage: heirloom COMMAND [OPTIONS]", example, "", *lines, "", *NOTES]))
     return 0

@@ -110,3 +110,45 @@ def test_the_script_lists_its_commands(here: Path, script: Path) -> None:
     assert unknown.status == 2
     assert unknown.complaint.startswith("unknown command 'serach': must be one of search, report,")
     assert unknown.complaint.endswith("; did you mean search?")
+
+
+COMPLETE = """
+eval "$(heirloom --shell-completion install=bash)"
+for COMP_LINE in "$@"; do
+    COMP_WORDS=($COMP_LINE) COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_POINT=${#COMP_LINE} COMPREPLY=()
+    hydra_bash_completion
+    echo "${COMPREPLY[@]}"
+done
+"""
+"""Completes lines as bash does when the tabulator key is pressed."""
+
+
+def test_bash_completes_commands_choices_and_keys(here: Path, script: Path) -> None:
+    """Hydra's script completes the command's name, groups with and without +, own choices, and keys of a tuner."""
+    (here / "conf" / "problem").mkdir(parents=True)
+    (here / "conf" / "problem" / "digital.yaml").write_text("_target_: mine.Mine\n")
+    (here / "complete.sh").write_text(COMPLETE)
+    expected = {
+        "heirloom sea": "search",
+        "heirloom search +tuner=evo": "+tuner=evolution",
+        "heirloom search tuner=evo": "tuner=evolution",
+        "heirloom search +tuner=evolution tuner.popu": "tuner.population_size=",
+        "heirloom search problem=digi": "problem=digital problem=digits",
+        "heirloom report form": "format=",
+        "heirloom search [": "",
+        "heirloom init d": "",
+        "heirloom serach x": "",
+    }
+    lines = " ".join(f"'{line}'" for line in expected)
+    done = run(here, line=f"bash complete.sh {lines}", PATH=f"{script}:{environment()['PATH']}")
+
+    assert done.err == ""
+    assert dict(zip(expected, done.out.split("\n"), strict=False)) == expected
+
+
+def test_an_unknown_shell_is_one_line(here: Path, script: Path) -> None:
+    """The shells are listed; status 2."""
+    done = run(here, line="heirloom -sc install=tcsh", PATH=f"{script}:{environment()['PATH']}")
+
+    assert done.status == 2
+    assert done.complaint == "--shell-completion install=tcsh: must be install=SHELL, with one of bash, zsh, fish"

@@ -21,24 +21,29 @@ from nas.executors.events import (
     JobLeftWorker,
     Notice,
     Proposed,
+    Reported,
     Started,
     TrialLost,
     WeightsDeleted,
 )
 from nas.views.formatting import count, duration, last_line, score, size
+from nas.views.report_counter import ReportCounter
 from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PLAIN_EVERY_S = 10.0
+PLAIN_REPORTS_EVERY_S = 60.0
+"""Seconds between plain lines on the epochs of finals."""
 BAR_WIDTH = 30
 
 
 class Progress:
     """Progress display: two live lines in a terminal, else plain lines.
 
-    Shows trials done and running, the best score, the stage's mean inherited share and the time left.
+    Shows trials done and running, finals with their epochs, the best score and the time left. The mean inherited share
+    is that of the stage that runs.
 
     Args:
         metrics: The problem's metrics; the first is shown.
@@ -61,7 +66,9 @@ class Progress:
         self._seconds = dict.fromkeys(wanted, 0.0)  # of the trials timed
         self._n_timed = dict.fromkeys(wanted, 0)
         self._shares: dict[str, list[float]] = {stage: [] for stage in wanted}
-        self._stage = self._search_stage  # of the newest finished trial
+        self._stage = self._search_stage  # of the newest trial that started or finished
+        self._reports = ReportCounter(self._search_stage)
+        self._reports.add(known)
         self._finished: dict[int, Trial] = {}
         self._running: set[int] = set()
         self._epochs: set[int] = set()
@@ -115,12 +122,20 @@ class Progress:
         """Updates the display after an event of the search."""
         if isinstance(event, Proposed):
             self._n_known[event.trial.stage] += 1
+            self._reports.add([event.trial])
         match event:
             case Started(trial=number):
                 self._running.add(number)
+                self._stage = self._reports.stage_of(number)
+                self._reports.start(number)
                 self._n_slots = max(self._n_slots, len(self._running))
+            case Reported(trial=number):
+                if not self._reports.report(number):
+                    return
+                self._show_reports()
             case TrialLost(trial=number, why=why):
                 self._running.discard(number)
+                self._reports.end(number)
                 if why != "interrupted":
                     self.note(f"trial {number} was lost: {why}")
             case JobLeftWorker(job=job, error=error, lost=lost) if error or lost:
@@ -147,8 +162,9 @@ class Progress:
                 if over_budget is not None:
                     self.note(over_budget)
                 return
-            case Proposed() if not self._running:
-                self._detail = "starting the first trials"
+            case Proposed(trial=trial) if not self._running:
+                is_search = trial.stage == self._search_stage
+                self._detail = "starting the first trials" if is_search else f"starting {self._plural(trial.stage)}"
                 return
             case _:
                 return
@@ -157,6 +173,7 @@ class Progress:
     def _count(self, trial: Trial, *, is_new: bool) -> None:
         stage = self._stage = trial.stage
         self._finished[trial.number] = trial
+        self._reports.add([trial])
         self._n_done[stage] += 1
         self._n_failed += trial.state == State.FAILED
         if trial.duration_s is not None and is_new:
@@ -174,6 +191,8 @@ class Progress:
         parts = [f"running {len(self._running)}"] if self._running else []
         if self._n_failed:
             parts.append(f"failed {self._n_failed}")
+        if self._stage != self._search_stage:
+            parts += filter(None, [self._later_stage(), self._reports.text()])
         known = [stage for stage in reversed(self._n_wanted) if stage in self._best]
         if stage := min(known, key=lambda stage: self._best[stage][0][0], default=None):  # COMPLETE trials first
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
@@ -181,6 +200,16 @@ class Progress:
         if shares := self._shares[self._stage]:
             parts.append(f"mean inherited {fmean(shares):.0%}")
         return ", ".join(parts)
+
+    def _later_stage(self) -> str:
+        """Returns how many trials of the stage are done: ``finals 1/2``; empty if all are."""
+        n_done, n_expected = self._n_done[self._stage], self._expected()[self._stage]
+        if n_done == n_expected:
+            return ""
+        return f"{self._plural(self._stage)} {n_done}{'' if n_expected is None else f'/{n_expected}'}"
+
+    def _plural(self, stage: str) -> str:
+        return "finals" if stage == next(reversed(self._n_wanted)) else f"stage {stage}"
 
     def _score(self, trial: Trial) -> str:
         """Returns the score of a trial; one of shared weights is marked."""
@@ -205,7 +234,8 @@ class Progress:
         for stage, n_expected in self._expected().items():
             n_left = (n_expected or 0) - self._n_done[stage]
             if n_expected is None or (n_left and not self._n_timed[stage]):
-                goal = "the finals" if stage == next(reversed(self._n_wanted)) else f"stage {stage}"
+                plural = self._plural(stage)
+                goal = f"the {plural}" if plural == "finals" else plural
                 return f"about {duration(seconds)} to {goal}" if seconds else ""
             if n_left:
                 to_come = True
@@ -247,7 +277,7 @@ class Progress:
 
     def _show(self, trial: Trial) -> None:
         """Prints failures at once; a plain log also has finals, and others every 10 s."""
-        value, total = trial.value(self._metrics[0].name), self._total()
+        value = trial.value(self._metrics[0].name)
         is_due = time.monotonic() - self._last_plain >= PLAIN_EVERY_S or trial.stage != self._search_stage
         if trial.state != State.FAILED and (self._is_live or not is_due):
             return
@@ -255,8 +285,17 @@ class Progress:
         text = f"trial {trial.number} ({trial.stage}) {trial.state} {outcome}"
         if trial.state == State.FAILED and (error := last_line(trial.error)):
             text += f": {error}"
-        if not self._is_live:
-            self._last_plain = time.monotonic()
-            state = "; ".join(filter(None, [self._state(), self._left()]))
-            text = f"[{sum(self._n_done.values())}{'' if total is None else f'/{total}'} done] {text}; {state}"
-        self.note(text)
+        self.note(text if self._is_live else f"{self._done()} {text}; {self._plain_state()}")
+
+    def _show_reports(self) -> None:
+        """Prints the epochs of finals now and then in a plain log."""
+        if not self._is_live and time.monotonic() - self._last_plain >= PLAIN_REPORTS_EVERY_S:
+            self.note(f"{self._done()} {self._plain_state()}")
+
+    def _done(self) -> str:
+        total = self._total()
+        return f"[{sum(self._n_done.values())}{'' if total is None else f'/{total}'} done]"
+
+    def _plain_state(self) -> str:
+        self._last_plain = time.monotonic()
+        return "; ".join(filter(None, [self._state(), self._left()]))

@@ -12,7 +12,7 @@ from nas.core.metric import Metric
 from nas.core.ranking import competitors
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
-from nas.executors.events import Finished, Proposed, TrialLost
+from nas.executors.events import Finished, Proposed, Reported, Started, TrialLost
 from nas.views.progress import Progress
 
 
@@ -73,3 +73,45 @@ def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[st
 
     assert winner.number == 1
     assert "best score 0.5000 (trial 1)" in capsys.readouterr().err.splitlines()[-1]
+
+
+def searched(number: int, n_reports: int, share: float) -> Trial:
+    """A COMPLETE trial of the search stage that inherited, and trained a share of the epochs."""
+    done = trial(number, "search", State.COMPLETE)
+    curve = tuple((step, {"score": 0.5}) for step in range(n_reports))
+    return replace(done, curve=curve, cost={"epochs_share": share}, resolved_donor=0, donor=0, inherited=1.0)
+
+
+def final_of(number: int, parent: int, state: State = State.WAITING) -> Trial:
+    """A final that trains a trial's point again, from scratch."""
+    return replace(trial(number, "final", state), proposal=Proposal(point={}, parents=(parent,)))
+
+
+def test_finals_show_their_epochs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reports of each running final are counted; those of the search tell how many to expect."""
+    monkeypatch.setattr("nas.views.progress.PLAIN_REPORTS_EVERY_S", 0.0)
+    progress = Progress([Metric("score")], {"search": 2, "final": 2}, [searched(0, 8, 0.2), searched(1, 10, 0.2)])
+    for event in (Proposed(final_of(2, 0)), Proposed(final_of(3, 1)), Started(2, 1, 0), Started(3, 1, 1)):
+        progress.observe(event)
+    for event in (*(Reported(2, step, {}) for step in range(3)), Reported(3, 0, {})):
+        progress.observe(event)
+    progress.observe(TrialLost(0, 2, "interrupted"))
+    for event in (Started(2, 2, 0), Reported(2, 0, {})):  # it resumes, and reports its earlier steps again
+        progress.observe(event)
+    lines = capsys.readouterr().err.splitlines()
+
+    assert "[2/4 done] running 2, finals 0/2, final 2 epoch 3/40, final 3 epoch 1/50, best score" in lines[3]
+    assert "final 2 epoch 1/40" in lines[-1]
+    assert not [line for line in lines if "inherited" in line]
+
+
+def test_a_finished_final_tells_how_many_epochs_the_next_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """A final that reports less often than the search is measured by the finals before it."""
+    done = replace(final_of(2, 0, State.COMPLETE), curve=((0, {"score": 0.5}), (1, {"score": 0.5})))
+    progress = Progress([Metric("score")], {"search": 2, "final": 2}, [searched(0, 8, 0.2), searched(1, 10, 0.2)])
+    for event in (Proposed(final_of(2, 0)), Proposed(final_of(3, 1)), Started(3, 1, 1), Reported(3, 0, {})):
+        progress.observe(event)
+    progress.observe(Finished(done))
+    [*_, line] = capsys.readouterr().err.splitlines()
+
+    assert "; running 1, finals 1/2, final 3 epoch 1/2, best final score" in line

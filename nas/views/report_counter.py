@@ -1,0 +1,87 @@
+"""Reports of running finals, beside the number that each is expected to make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nas.core.policy import Policy
+from nas.core.trial import State, Trial
+from nas.views.formatting import count
+
+_MOST_SHOWN = 3
+
+
+class ReportCounter:
+    """Counts the reports of the running trials of later stages.
+
+    Args:
+        search_stage: The stage whose trials are not counted.
+    """
+
+    def __init__(self, search_stage: str) -> None:
+        self._search_stage = search_stage
+        self._trials: dict[int, Trial] = {}
+        self._n_reports: dict[int, int] = {}  # of the running trials
+
+    def add(self, trials: Iterable[Trial]) -> None:
+        """Adds proposed or finished trials."""
+        for trial in trials:
+            self._trials[trial.number] = trial
+            if trial.is_finished:
+                self.end(trial.number)
+
+    def stage_of(self, number: int) -> str:
+        """Returns the stage of a trial."""
+        return self._trials[number].stage if number in self._trials else self._search_stage
+
+    def start(self, number: int) -> None:
+        """Notes that an attempt starts. One that resumes reports its earlier steps again."""
+        if self.stage_of(number) != self._search_stage:
+            self._n_reports[number] = 0
+
+    def report(self, number: int) -> bool:
+        """Adds a report. Returns whether its trial is counted."""
+        if number not in self._n_reports:
+            return False
+        self._n_reports[number] += 1
+        return True
+
+    def end(self, number: int) -> None:
+        """Notes that a trial does not run."""
+        self._n_reports.pop(number, None)
+
+    def text(self) -> str:
+        """Returns the running trials with their reports: ``final 16 epoch 12/60``; empty if none runs."""
+        shown = [self._text_of(number) for number in sorted(self._n_reports)]
+        more = [f"{count(len(shown) - _MOST_SHOWN, 'other')}"] if len(shown) > _MOST_SHOWN else []
+        return ", ".join([*shown[:_MOST_SHOWN], *more])
+
+    def _text_of(self, number: int) -> str:
+        trial = self._trials[number]
+        n_reports, expected = self._n_reports[number], self.expected(trial)
+        of = "" if expected is None or expected < n_reports else f"/{expected}"
+        return f"{trial.stage} {number} epoch {n_reports}{of}"
+
+    def expected(self, trial: Trial) -> int | None:
+        """Returns the expected number of reports, or None if unknown.
+
+        A COMPLETE trial with the same stage and policies gives it. Without one, the trial of the same point does,
+        scaled by its share of a full training. Each epoch is taken to be reported.
+        """
+        if Policy.SKIP_TRAIN in trial.policies:
+            return None
+        for other in reversed(self._trials.values()):
+            is_like = (other.stage, other.policies) == (trial.stage, trial.policies)
+            if is_like and other.state == State.COMPLETE and other.curve:
+                return len(other.curve)
+        parent = self._trials.get(trial.parents[0]) if trial.parents else None
+        return None if parent is None else _scaled(parent, trial)
+
+
+def _scaled(parent: Trial, trial: Trial) -> int | None:
+    """Returns the reports to expect from a trial of its parent's point, or None if unknown."""
+    share = parent.cost.get("epochs_share")
+    if parent.state != State.COMPLETE or not parent.curve or not share:
+        return None
+    is_short = Policy.EARLY_STOP in trial.policies & parent.policies
+    return len(parent.curve) if is_short else round(len(parent.curve) / share)

@@ -28,6 +28,7 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains the missing finalists, tests them and exports a better winner."""
+    from flows.cli.settings.limits import read_limits
     from flows.cli.settings.machine import check_deterministic, read_machine
     from flows.cli.settings.root import reach_root, read_retention
     from flows.views.searches import find_search
@@ -54,8 +55,15 @@ def final(invocation: Invocation, engine: Engine) -> int:
     prepared = stored_search(identity, invocation, machine).build()
     context = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
-    finalists = invocation.values["finalists"]
-    pipeline = SearchPipeline(prepared, context.records, Budget(), finalists=finalists, retention=retention)
+    limits = read_limits(invocation.values)
+    pipeline = SearchPipeline(
+        prepared,
+        context.records,
+        Budget(),
+        finalists=limits.finalists,
+        retention=retention,
+        export=limits.export,
+    )
     return engine.run(pipeline, context, only_finals=True)
 
 

@@ -18,6 +18,7 @@ from nas.core.validation import check_bool, check_int
 if TYPE_CHECKING:
     from nas.core.metric import Metric
     from nas.core.policy import PolicyPlan
+    from nas.core.ranking import Export
     from nas.core.trial import Trial
     from nas.storage.blobs import BlobInfo
     from nas.storage.maintenance.gc.collector import CollectionPlan, GarbageCollector
@@ -46,6 +47,7 @@ class Collection:
         metrics: The problem's metrics; the first ranks.
         tuner: The search's tuner, or None: it may still inherit from every trial.
         n_finalists: Number of the best trials that later stages may need.
+        export: The trials that can become the winner.
         identity: The search's identity, by its record.
     """
 
@@ -55,6 +57,7 @@ class Collection:
     metrics: tuple[Metric, ...]
     tuner: Tuner | None
     n_finalists: int
+    export: Export
     identity: Mapping[str, Any]
 
     def dry_run(self) -> None:
@@ -113,7 +116,7 @@ class Collection:
 
         settings = CollectorSettings(
             metrics=self.metrics,
-            finalists=Ranking(self.plan, self.metrics, self.n_finalists).weights_to_keep,
+            finalists=Ranking(self.plan, self.metrics, self.n_finalists, export=self.export).weights_to_keep,
             other_searches=lambda: donors_for_other_searches(self.records),
             uses_ancestors=self.identity["on_missing_weights"] == "ancestor",
             session=session,
@@ -184,7 +187,7 @@ def read_collection(invocation: Invocation) -> Collection:
     from flows.views.searches import find_search
     from nas.core.policy import PolicyPlan
     from nas.storage.records import Records
-    from nas.views.snapshot import read_header
+    from nas.views.snapshot import last_export, read_header
 
     values = invocation.values
     if values["name"] is None:
@@ -204,6 +207,7 @@ def read_collection(invocation: Invocation) -> Collection:
         metrics=header.metrics,
         tuner=None if retention.keeps_all else _tuner(header, invocation),
         n_finalists=n_finalists or _last_finalists(records),
+        export=last_export(records),
         identity=header.identity,
     )
 

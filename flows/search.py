@@ -28,7 +28,7 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """Composes a search from the configuration and runs its remaining work."""
-    from flows.cli.settings.limits import read_budget
+    from flows.cli.settings.limits import read_budget, read_export
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
     from flows.cli.settings.search import check_values, read_search, search_name
@@ -61,6 +61,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
         finalists=finalists,
         retention=retention,
         gpus_per_trial=machine.gpus_per_trial,
+        export=read_export(invocation.values),
     )
     import_weights(context.records, definition.init)
     return engine.run(pipeline, context)

@@ -19,7 +19,9 @@ from typing import Any
 import httpx
 
 from flows.engine.run_log import RunLog
+from nas.core.full_scores import is_in_hand
 from nas.core.metric import Metric
+from nas.core.ranking import Export
 from nas.core.redaction import clean
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import shared_epoch, supernet_epochs
@@ -46,6 +48,7 @@ class RunArtifacts:
         flow_run: Id of the flow run.
         metric: Ranks the leaderboard.
         stages: Stages of the policy plan in order. Later stages rank first, because they train more.
+        export: With ``best``, trials in hand with a full score rank among the finals.
         task_run_of: Returns the task run of a trial.
         log_of: Reads the log of a trial, for the flow run's log; None: the flow run gets no log.
         post: Receives ``StopRequested`` if the flow run is cancelled in Prefect.
@@ -58,6 +61,7 @@ class RunArtifacts:
         metric: Metric,
         stages: Sequence[str],
         *,
+        export: Export = "final",
         task_run_of: Callable[[int], str | None],
         log_of: Callable[[int], str] | None = None,
         post: Callable[[Event], None],
@@ -66,6 +70,7 @@ class RunArtifacts:
         self._flow_run = flow_run
         self._metric = metric
         self._stages = {name: place for place, name in enumerate(stages)}
+        self._export = export
         self._task_run_of = task_run_of
         self._post = post
         self._client = client
@@ -195,7 +200,10 @@ class RunArtifacts:
         Later stages come first, then newer shared weights, then better scores.
         """
         value = self._metric.rank(trial.metrics[self._metric.name])
-        return -self._stages.get(trial.stage, 0), -shared_epoch(trial, self._epochs), -value
+        stage = self._stages.get(trial.stage, 0)
+        if self._export == "best" and is_in_hand(trial, self._finished.get, self._metric):
+            stage = len(self._stages) - 1
+        return -stage, -shared_epoch(trial, self._epochs), -value
 
     def _write_leaderboard(self) -> None:
         if not self._is_stale:

@@ -55,4 +55,5 @@ class SearchContext:
         """Returns what ``flows.final`` needs again, because it trusts no code and no path of a record."""
         search = pipeline.prepared.search
         specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
-        return [word for group, spec in specs.items() if spec for word in repeated_words(group, spec)]
+        words = [word for group, spec in specs.items() if spec for word in repeated_words(group, spec)]
+        return [*words, *(["export=best"] if pipeline.ranking.export == "best" else [])]

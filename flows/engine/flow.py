@@ -112,6 +112,7 @@ class FlowRun:
             self.id,
             pipeline.metric,
             [stage.name for stage in pipeline.prepared.plan.stages],
+            export=pipeline.ranking.export,
             task_run_of=self.executor.task_run_of,
             log_of=context.records.log if self._has_log else None,
             post=self.executor.post,

@@ -119,6 +119,7 @@ class SessionRun:
                 "slots": machine.slots,
                 "budget": asdict(budget),
                 "finalists": self.pipeline.finalists,
+                "export": self.pipeline.ranking.export,
                 **asdict(self.pipeline.retention),
             },
             code=self.code,

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
 from nas.core.lineage import Lineage
+from nas.core.metric import Metric
 from nas.core.point import point_key
 from nas.core.policy import Stage
 from nas.core.supernet import is_no_epoch
 from nas.core.trial import State, Trial
+from nas.views.finals_line import better_trial
 from nas.views.formatting import count, last_line
 
 
 def next_commands(
-    lineage: Lineage, winner: Trial | None, where: Sequence[str], *, final: Stage | None, more: Sequence[str] = ()
+    lineage: Lineage,
+    winner: Trial | None,
+    where: Sequence[str],
+    *,
+    metric: Metric,
+    final: Stage | None,
+    more: Sequence[str] = (),
 ) -> list[str]:
     """Returns the commands that fit the result: failed trials come first.
 
@@ -23,6 +31,7 @@ def next_commands(
         lineage: All trials.
         winner: The winner, or None.
         where: The overrides that name the search.
+        metric: The metric that ranks.
         final: The last stage of the plan, or None if there is only the search stage.
         more: Further overrides that ``flows.final`` needs.
     """
@@ -34,8 +43,11 @@ def next_commands(
         lines.append(f"{report} trial={winner.number}")
     if final is None or winner is None:
         return [*lines, f"{report} format=csv"]
+    train = f"{command('final')} {' '.join([as_shell(where), *more])}"
+    if better_trial(lineage, winner, metric, final) is not None:
+        lines.append(f"{train} finalists={_n_finals(lineage, final)} export=best")
     if n_finalists := _more_finalists(lineage, final):
-        lines.append(f"{command('final')} {' '.join([as_shell(where), *more, f'finalists={n_finalists}'])}")
+        lines.append(f"{train} finalists={n_finalists}")
     return lines
 
 
@@ -57,9 +69,13 @@ def open_failures(lineage: Lineage) -> list[Trial]:
     return sorted(failed, key=lambda trial: trial.number)
 
 
+def _n_finals(lineage: Lineage, final: Stage) -> int:
+    return len({point_key(trial.point) for trial in lineage if trial.stage == final.name})
+
+
 def _more_finalists(lineage: Lineage, final: Stage) -> int:
     """Returns twice the number of finals, at most the points; 0 if all are trained."""
-    n_finals = sum(trial.stage == final.name for trial in lineage)
+    n_finals = _n_finals(lineage, final)
     scored = (trial for trial in lineage if trial.stage != final.name and trial.state == State.COMPLETE)
     n_points = len({point_key(trial.point) for trial in scored if is_no_epoch(trial)})
     return 0 if n_points <= n_finals else min(max(2 * n_finals, 1), n_points)

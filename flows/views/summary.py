@@ -15,6 +15,7 @@ from nas.core.supernet import is_epoch
 from nas.core.trial import State
 from nas.search.pipeline import Summary
 from nas.training.messages import NEEDS_EXTRA
+from nas.views.finals_line import finals_line
 from nas.views.formatting import brief, count, last_line, score
 from nas.views.fronts import front_lines
 from nas.views.table import flat_point
@@ -69,21 +70,23 @@ def print_summary(
     elif winner is None:
         write("best: no trial has a score")
     else:
-        line = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
+        ancestors = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
         name = metrics[0].name
         is_shared = has_shared_score(winner, {trial.number: trial for trial in lineage}.get)
         shown = f"{score(winner.metrics[name])}{SHARED if is_shared else ''}"
         write(f"best: trial {winner.number} ({winner.stage}), validation {name} {shown}")
         if is_shared:
             write(UNTRAINED)
-        if final is not None and (winner.stage != final.name or winner.state != State.COMPLETE):
+        if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):
             write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
+        if (better := finals_line(lineage, winner, metrics[0], final)) is not None:
+            write(better)
         test = summary.tests.get(winner.number, {})
         if "metrics" in test:
             write("test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items()))
         if "error" in test:
             write(f"test: failed: {test['error']}")
-        write(f"ancestors: {line}")
+        write(f"ancestors: {ancestors}")
         for remark in (summary.best or {}).get("remarks", ()):
             write(remark)
         for line in front_lines(lineage, metrics):
@@ -103,7 +106,7 @@ def print_summary(
     with_what = ["this command's storage.options"] if has_options else []
     with_what += ["the password of storage.root for ***"] if shown != root else []
     write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
-    for line in next_commands(lineage, winner, where, final=final, more=more):
+    for line in next_commands(lineage, winner, where, metric=metrics[0], final=final, more=more):
         write(f"  {line}")
 
 

@@ -11,6 +11,7 @@ from flows.views.searches import search_lines
 from flows.views.summary import outdated_lines
 from nas.core.redaction import one_line
 from nas.core.spec import Spec
+from nas.views.finals_line import finals_line
 from nas.views.formatting import brief, cell, count, number, states_text
 from nas.views.fronts import front_lines
 from nas.views.table import SUGGESTED, lineage_columns
@@ -134,6 +135,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     scores = [f"{name} {number(value)}{shared}" for name, value in trial.metrics.items()]
     scores += [f"test {name} {number(value)}" for name, value in tested.items()]
     lines.append(f"{said}: trial {trial.number} ({trial.stage}): {', '.join(scores)}{descent}")
+    lines += filter(None, [finals_line(snapshot.lineage, trial, snapshot.metric, snapshot.final)])
     lines += front_lines(snapshot.lineage, snapshot.metrics)
     if best.get("trial") == trial.number:
         lines += best.get("remarks", [])

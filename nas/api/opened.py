@@ -10,6 +10,7 @@ from typing import Any, Literal
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
+from nas.core.ranking import Export
 from nas.core.spec import Spec, spec_of
 from nas.core.validation import check_int
 from nas.search.definition import Search, read_retry
@@ -37,6 +38,7 @@ class SearchOptions:
         name: The search's name; None: the default name.
         budget: The limits of the search.
         finalists: The number of best trials that are trained in full.
+        export: The trials that can become the winner.
         retention: The rules for deleting weights; None: all are kept.
         code: ``"changed"`` goes on although code has changed.
         retry: ``"failed"`` makes a new trial of each FAILED one.
@@ -47,6 +49,7 @@ class SearchOptions:
     name: str | None = None
     budget: Budget | int | None = None
     finalists: int = 2
+    export: Export = "final"
     retention: Retention | None = None
     code: Literal["changed"] | None = None
     retry: Literal["failed"] | None = None
@@ -109,7 +112,14 @@ def open_pipeline(search: Search, options: SearchOptions, *, is_loop: bool = Fal
     prepared.check_budget(budget)
     files = open_root(options.root, options.options).subfolder(check_name(options.name or prepared.default_name))
     records = open_records(files)
-    pipeline = SearchPipeline(prepared, records, budget, finalists=options.finalists, retention=options.retention)
+    pipeline = SearchPipeline(
+        prepared,
+        records,
+        budget,
+        finalists=options.finalists,
+        retention=options.retention,
+        export=options.export,
+    )
     if budget.gpu_hours is not None:
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU: run_search trains on the CPU")
     claim_identity(records, prepared)

@@ -13,6 +13,7 @@ from nas.api.workers import check_sent
 from nas.callbacks.base import Callback
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
+from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import check_choice
 from nas.executors.events import Event, Notice
@@ -39,6 +40,7 @@ def run_search(
     slots: int | None = None,
     runner: Runner | None = None,
     finalists: int = 2,
+    export: Export = "final",
     retention: Retention | None = None,
     code: Literal["changed"] | None = None,
     retry: Literal["failed"] | None = None,
@@ -60,6 +62,7 @@ def run_search(
         runner: ``debug``: in this process, one trial at a time. ``threads``: in this process. ``processes``: a worker
             process for each slot. By default ``debug`` for one slot, else ``processes``.
         finalists: The number of best trials that are trained in full.
+        export: ``"best"`` also lets a trial of an earlier stage win that has a full score better than all finals.
         retention: The rules for deleting weights; by default all are kept.
         code: ``"changed"`` goes on although code of the problem, the tuner or the stopper has changed. Older trials
             then give weights, but can't win.
@@ -79,7 +82,7 @@ def run_search(
         search,
         SearchOptions(
             root=root, options=options, name=name, budget=budget, finalists=finalists, retention=retention,
-            code=code, retry=retry,
+            code=code, retry=retry, export=export,
         ),
     )  # fmt: skip
     files = opened.pipeline.records.files

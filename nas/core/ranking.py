@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from nas.core import pareto
+from nas.core.full_scores import has_full_score, trials_in_hand
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import point_key
@@ -14,15 +16,53 @@ from nas.core.policy import PolicyPlan, Stage
 from nas.core.supernet import comparable, is_no_epoch, shared_epoch, supernet_epochs
 from nas.core.trial import State, Trial
 
+Export = Literal["final", "best"]
+"""Possible winners: trials of the last stage, or also better trials in hand."""
 
-def competitors(trials: Iterable[Trial], metrics: Sequence[Metric], stages: Sequence[str]) -> list[Trial]:
+
+def competitors(
+    trials: Iterable[Trial], metrics: Sequence[Metric], stages: Sequence[str], export: Export = "final"
+) -> list[Trial]:
     """Returns the trials that can become the winner, best first.
 
     They are the COMPLETE trials of the last stage that has any. Without any, they are the trials of the last stage that
     reached the deadline and saved weights. A trial ended by a stopper has a score, but cannot win. Subnets of the
     newest supernet epoch come first.
+
+    With ``export="best"``, the trials in hand of earlier stages that score better than all of these come before them
+    (`nas.core.full_scores`).
+
+    Args:
+        trials: All trials of the search.
+        metrics: The problem's metrics. The first decides.
+        stages: The names of the stages, in order.
+        export: The rule.
     """
     given = list(trials)
+    finals = _of_last_stage(given, metrics, stages)
+    better = [] if export == "final" or not finals else better_in_hand(given, finals[0], metrics[0])
+    numbers = {trial.number for trial in better}
+    return [*better, *(trial for trial in finals if trial.number not in numbers)]
+
+
+def better_in_hand(trials: Sequence[Trial], final: Trial, metric: Metric) -> list[Trial]:
+    """Returns the trials in hand that score better than a final, best first.
+
+    There are none if the score of the final is not full.
+
+    Args:
+        trials: All trials of the search.
+        final: One of them.
+        metric: The metric that ranks.
+    """
+    if not has_full_score(final, {trial.number: trial for trial in trials}.get, metric):
+        return []
+    value = final.metrics[metric.name]
+    return [trial for trial in trials_in_hand(trials, metric) if metric.is_better(trial.metrics[metric.name], value)]
+
+
+def _of_last_stage(given: Sequence[Trial], metrics: Sequence[Metric], stages: Sequence[str]) -> list[Trial]:
+    """Returns the possible winners of the last stage that has any, best first."""
     epochs = supernet_epochs(given)
     known = [(place, trial) for trial in given if (place := winner_key(trial, metrics, epochs)) is not None]
     for is_stopped in (False, True):
@@ -64,12 +104,14 @@ class Ranking:
         metrics: The problem's metrics. The first ranks. With several, finalists come from the Pareto front.
         n_finalists: The number of finalists in a stage without ``best``.
         by: Returns the scored trials of the search stage, best first (``Tuner.ranked``). None: by the first metric.
+        export: The trials that can become the winner.
     """
 
     plan: PolicyPlan
     metrics: tuple[Metric, ...]
     n_finalists: int
     by: Callable[[Lineage], Sequence[Trial]] | None = None
+    export: Export = "final"
 
     def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the best trials of the previous stage that are still to retrain in this stage."""
@@ -109,7 +151,7 @@ class Ranking:
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the trials that can become the winner, best first."""
-        return competitors(trials, self.metrics, [stage.name for stage in self.plan.stages])
+        return competitors(trials, self.metrics, [stage.name for stage in self.plan.stages], self.export)
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the finalists that are scored on test data."""

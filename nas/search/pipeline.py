@@ -6,18 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
-from nas.core.ranking import Ranking
+from nas.core.ranking import Export, Ranking
 from nas.core.redaction import public_line, remove_passwords
 from nas.core.tracebacks import text_of
 from nas.core.trial import State, Trial
-from nas.core.validation import check_int
+from nas.core.validation import check_choice, check_int
 from nas.executors.events import Event, Finished, Notice, Reported, Started, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -74,6 +74,7 @@ class SearchPipeline:
         finalists: The number of trials for a later stage whose plan does not set it.
         retention: The rules for deleting weights; by default all are kept.
         gpus_per_trial: GPUs of each trial, for a budget of GPU-hours.
+        export: The trials that can become the winner; see ``nas.core.ranking.competitors``.
 
     Attributes:
         ended_by_tuner: Whether ``run`` ended the search stage because the tuner had no more proposals.
@@ -88,8 +89,10 @@ class SearchPipeline:
         finalists: int = 2,
         retention: Retention | None = None,
         gpus_per_trial: float = 1.0,
+        export: Export = "final",
     ) -> None:
         check_int("finalists", finalists, 1)
+        check_choice("export", export, get_args(Export))
         if prepared.search.deterministic and budget.is_timed:
             raise ConfigurationError(
                 "budget.hours and budget.gpu_hours must be unset with deterministic=true: they depend on measured time"
@@ -105,7 +108,7 @@ class SearchPipeline:
         self.ended_by_tuner = False
         self._trials: Sequence[Trial] = ()  # of the session that runs
         self.metric = prepared.problem.metrics[0]
-        self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked)
+        self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked, export)
         has_test = Ability.TEST in prepared.problem.abilities
         self._selection = WinnerSelection(
             records, self.ranking, prepared.problem.space, has_test=has_test, remarks=prepared.problem.remarks
@@ -467,7 +470,8 @@ def run_session(
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
     code = session_code(records, prepared) if code is None else code
-    lease = SearchLease(records, settings={"runner": runner, "slots": search.slots}, code=code)
+    recorded = {"runner": runner, "slots": search.slots, "export": pipeline.ranking.export}
+    lease = SearchLease(records, settings=recorded, code=code)
     runtime = RuntimeSpec(
         problem=search.problem,
         url=records.files.url,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from nas.core.errors import SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.ranking import competitors
+from nas.core.policy import PolicyPlan, Stage
+from nas.core.ranking import Export, competitors
 from nas.core.shared_scores import shared_scores
 from nas.core.trial import Trial
 from nas.storage.records import Records
@@ -49,7 +50,9 @@ class Snapshot:
         stages: Names of the stages. Trials of the last stage compete to be the winner.
         tests: Test records by finalist.
         best: The newest ``best-NNNN.json``, or None.
-        winner: The best finalist by validation, or the best trial if there are no finalists, or None.
+        winner: The trial that the last session's ``export`` selects: the best finalist by validation, or None. Without
+            finalists, the best trial.
+        final: The last stage, or None if there is only the search stage.
         taken: Time of the snapshot.
         hours: Hours of all sessions.
     """
@@ -64,6 +67,7 @@ class Snapshot:
     tests: Mapping[int, Mapping[str, Any]]
     best: Mapping[str, Any] | None
     winner: Trial | None
+    final: Stage | None
     session: LastSession | None
     taken: float
     hours: float = 0.0
@@ -122,11 +126,20 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         lineage=Lineage.of(trials),
         tests=records.tests(),
         best=newest_best(records),
-        winner=next(iter(competitors(trials, header.metrics, header.stages)), None),
+        winner=next(iter(competitors(trials, header.metrics, header.stages, last_export(records))), None),
+        final=header.final,
         session=session,
         taken=now,
         hours=0.0 if session is None else spent_hours(records),
     )
+
+
+def last_export(records: Records) -> Export:
+    """Returns the option ``export`` of the newest session."""
+    from nas.storage.sessions import newest_session
+
+    newest = newest_session(records)
+    return "best" if newest is not None and newest[1]["settings"].get("export") == "best" else "final"
 
 
 def last_session(records: Records, now: float) -> LastSession | None:
@@ -178,6 +191,7 @@ class Header:
     about: Mapping[str, str]
     metrics: tuple[Metric, ...]
     stages: tuple[str, ...]
+    final: Stage | None
 
 
 def read_header(records: Records, name: str) -> Header:
@@ -193,8 +207,10 @@ def read_header(records: Records, name: str) -> Header:
         raise SearchNotFoundError(f"no search {name}: {records.files.url} holds no search.json")
     identity = header["identity"]
     metrics = tuple(Metric(m["name"], m["direction"], m.get("reference")) for m in header["metrics"])
-    stages = tuple(stage["name"] for stage in identity["policy"])
-    return Header(identity=identity, about=header.get("about", {}), metrics=metrics, stages=stages)
+    plan = PolicyPlan.from_stages(identity["policy"])
+    stages = tuple(stage.name for stage in plan.stages)
+    about = header.get("about", {})
+    return Header(identity=identity, about=about, metrics=metrics, stages=stages, final=plan.final)
 
 
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:

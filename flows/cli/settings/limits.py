@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 from flows.cli.settings.machine import Machine
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_bool, check_int, check_number
+from nas.core.ranking import Export
+from nas.core.validation import check_bool, check_choice, check_int, check_number
 from nas.search.definition import Search, read_retry
 
 LEAST_S = 1.0
@@ -21,6 +22,7 @@ class Limits:
     """Limits of a session; see ``conf/search.yaml``."""
 
     finalists: int
+    export: Export
     max_attempts: int
     max_failures: int
     resume_every_s: float
@@ -39,6 +41,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         raise ConfigurationError(f"code={values['code']!r}: must be changed, to go on with other code")
     return Limits(
         finalists=check_int("finalists", values["finalists"], 1),
+        export=read_export(values),
         max_attempts=check_int("max_attempts", values["max_attempts"], 1),
         max_failures=check_int("max_failures", values["max_failures"], 1),
         resume_every_s=float(check_number("resume_every_s", values["resume_every_s"], 0)),
@@ -46,6 +49,15 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         code_may_change=values["code"] == "changed",
         retries_failed=read_retry(values.get("retry"), deterministic=values.get("deterministic") is True),
     )
+
+
+def read_export(values: Mapping[str, Any]) -> Export:
+    """Returns the option ``export``.
+
+    Raises:
+        ConfigurationError: it is neither ``final`` nor ``best``.
+    """
+    return cast("Export", check_choice("export", values.get("export", "final"), get_args(Export)))
 
 
 def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> Budget:

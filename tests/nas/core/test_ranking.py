@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import numbers_on_front
-from nas.core.policy import PolicyPlan, Stage
+from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.ranking import Ranking, competitors
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
@@ -191,3 +193,37 @@ def test_a_tuner_may_rank_the_finalists() -> None:
 
     assert [t.number for t in found] == [1, 2]
     assert sorted(seen) == [0, 1, 2]
+
+
+class TestExportBest:
+    """``export="best"``: trials in hand that have full scores compete with the finals."""
+
+    WEIGHTS = Checkpoint(manifest=Reference("manifests/000000-aa.json", 9, f"blake3:{0:064x}"), packs=())
+
+    def winner(self, **changes: Any) -> int:
+        """Returns the winner beside a final of 0.5, of a search trial that scores 0.9 with these changes."""
+        searched = replace(trial(0, 0.9), checkpoint=self.WEIGHTS, policies=frozenset({Policy.EARLY_STOP}))
+        final = replace(trial(1, 0.5, stage="final"), checkpoint=self.WEIGHTS)
+        [best, *_] = competitors([replace(searched, **changes), final], [Metric("a")], STAGES, "best")
+        return best.number
+
+    def test_a_better_trial_of_the_search_wins(self) -> None:
+        """A full score of an earlier stage wins if it is better, and not if it is equal or worse."""
+        assert self.winner() == 0
+        assert [self.winner(metrics={"a": value}) for value in (0.5, 0.4)] == [1, 1]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"policies": frozenset({Policy.QUICK_EVAL})},
+            {"policies": frozenset({Policy.DOWNSCALE})},
+            {"policies": frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN}), "donor": 7},
+            {"checkpoint": None},
+            {"outdated": True},
+            {"state": State.STOPPED},
+        ],
+        ids=lambda changes: next(iter(changes)),
+    )
+    def test_other_scores_do_not_compare(self, changes: dict[str, Any]) -> None:
+        """Parts of the data, smaller networks, shared or deleted weights, older code and stopped trials never win."""
+        assert self.winner(**changes) == 1

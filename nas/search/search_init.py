@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.names import check_name
 from nas.core.point import Point
 from nas.core.trial import Trial
 from nas.spaces.space import check_points
+from nas.storage.blobs import BlobStore
+from nas.storage.records import Records
 from nas.storage.remote_file import read_file
 from nas.storage.verified import digest_of
 from nas.tuners.base import Tuner
@@ -35,22 +38,23 @@ class SearchInit:
     file: str | None = None
 
     @classmethod
-    def read(cls, points: object, weights: object) -> SearchInit:
+    def read(cls, points: object, weights: object, *, root: Callable[[], BlobStore] | None = None) -> SearchInit:
         """Returns the initial points and weights that the options name.
 
         A file of weights is read for its digest, which names the search that imports it.
 
         Args:
-            points: ``init.points``: a JSON file of points, or None.
+            points: ``init.points``: a JSON file of points, another search's trial (``"name:42"``), or None.
             weights: ``init.weights``: a safetensors file, another search's trial (``"name:42"``), or None.
+            root: Opens the root whose search ``points`` may name.
 
         Raises:
-            ConfigurationError: a file can't be read, or has other content.
+            ConfigurationError: a file can't be read, or has other content. Or there is no such trial.
         """
         for name, value in (("points", points), ("weights", weights)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigurationError(f"init.{name}={value!r}: must be a file's path or URL")
-        found = () if points is None else _points(str(points))
+        found = () if points is None else _points(str(points), root)
         if weights is None or _OTHER_SEARCH.fullmatch(str(weights)):
             return cls(points=found, weights=None if weights is None else str(weights))
         content = _content("weights", str(weights))
@@ -98,7 +102,9 @@ def unused_weights(init: SearchInit, trial: Trial) -> str | None:
     )
 
 
-def _points(url: str) -> tuple[Point, ...]:
+def _points(url: str, root: Callable[[], BlobStore] | None) -> tuple[Point, ...]:
+    if root is not None and _OTHER_SEARCH.fullmatch(url):
+        return (_point_of(url, root()),)
     content = _content("points", url)
     try:
         found = json.loads(content)
@@ -107,6 +113,18 @@ def _points(url: str) -> tuple[Point, ...]:
     if not isinstance(found, list) or not found or not all(isinstance(point, dict) for point in found):
         raise ConfigurationError(f'init.points={url}: must be a JSON list of points: [{{"width": 16}}]')
     return tuple(found)
+
+
+def _point_of(named: str, root: BlobStore) -> Point:
+    """Returns the point of another search's trial, finished or not."""
+    name, _, number = named.rpartition(":")
+    trial = Records(root.subfolder(check_name(name))).proposed(int(number))
+    if trial is None:
+        raise ConfigurationError(
+            f"init.points={named}: no such trial under this root. Name one of another search there "
+            "(the command `report` lists them), or a JSON file of points."
+        )
+    return trial.point
 
 
 def _check_tensors(content: bytes, url: str) -> None:
@@ -124,7 +142,7 @@ def _content(name: str, url: str) -> bytes:
     try:
         return read_file(url, {})
     except OSError as error:
-        other = ", or another search's trial as NAME:42" if name == "weights" else ""
+        other = ", or another search's trial as NAME:42"
         raise ConfigurationError(
             f"init.{name}={url}: can't be read ({error}). Give a file's path or URL{other}."
         ) from error

@@ -98,3 +98,23 @@ def test_scores_on_a_part_of_the_data_are_not_compared(here: Path) -> None:
     assert "\nbest: trial 2 (final)" in done.out
     assert "better" not in done.out
     assert run(here, *SHORT, "export=winner").complaint == "export='winner': must be final or best"
+
+
+@pytest.mark.slow
+def test_init_points_takes_the_point_of_another_searchs_trial(here: Path) -> None:
+    """The first trial has that point; a trial that does not exist and a point outside the space are refused."""
+    (here / "own_short.py").write_text(PROBLEM)
+    first = run(here, *SHORT, "budget.trials=2", "policy=plain", forked=False)
+    given = [word for word in SHORT if word != "name=s"] + ["budget.trials=1", "policy=plain"]
+    second = run(here, *given, "name=t", "init.points=s:1", "seed=7", forked=False)
+    again = run(here, *given, "name=t", "init.points=s:1", "seed=7", forked=False)
+
+    assert (first.status, second.status, again.status) == (0, 0, 0)
+    assert trials(here / "heirloom" / "t")[0].point == trials(here / "heirloom" / "s")[1].point
+    assert "search t is finished" in again.out
+    assert run(here, *given, "name=u", "init.points=s:9", forked=False).complaint == (
+        "init.points=s:9: no such trial under this root. Name one of another search there "
+        "(the command `report` lists them), or a JSON file of points."
+    )
+    outside = run(here, *TIMED, "init.points=s:1", "name=v", "runner=debug").complaint
+    assert outside.startswith("init.points[0] is not in the space: ")

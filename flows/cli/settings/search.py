@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from flows.cli.command import Invocation
@@ -12,7 +13,7 @@ from flows.cli.overrides import choices_of
 from flows.cli.settings.clusters import read_dask, read_ray
 from flows.cli.settings.limits import read_limits
 from flows.cli.settings.machine import Machine, check_deterministic
-from flows.cli.settings.root import read_retention, read_root
+from flows.cli.settings.root import reach_root, read_retention, read_root
 from flows.cli.settings.runners import read_gpus, read_wanted_gpus, read_wishes
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
@@ -95,7 +96,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
         seed=values["seed"],
         on_missing_weights=values["on_missing_weights"],
         constraints=checked_limits(values["constraints"]),
-        init=SearchInit.read(**values["init"]),
+        init=SearchInit.read(**values["init"], root=partial(reach_root, values)),
         deterministic=deterministic,
         slots=machine.slots,
         n_threads=machine.n_threads,

@@ -190,7 +190,7 @@ def test_init_is_part_of_the_identity(tmp_path: Path) -> None:
         ({"width": 1}, None, "must be a JSON list of points"),
         ([{"width": 99, "op": "a"}], None, r"init.points\[0\] is not in the space: .*width"),
         ([POINTS[1], {"width": 3, "op": "a"}], None, r"init.points\[1\] violates constraints.size=2 \(3\)"),
-        ("nowhere.json", None, r"^init.points=nowhere.json: can't be read .*. Give a file's path or URL\.$"),
+        ("nowhere.json", None, r"^init.points=nowhere.json: can't be read .*. Give .* trial as NAME:42\.$"),
         (None, "nowhere.safetensors", r"init.weights=nowhere.safetensors: can't be read .*NAME:42"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``python -m flows.doctor``: checks versions, extras, devices, Prefect's server and the storage root."""
+"""``python -m flows.doctor``: checks versions, extras, devices, ports, Prefect's server and the storage root."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def doctor(invocation: Invocation) -> int:
 
 
 def _results(invocation: Invocation) -> Iterator[CheckResult]:
-    from flows.engine.installation import check_devices, check_extras, check_server, check_versions
+    from flows.engine.installation import check_devices, check_extras, check_ports, check_server, check_versions
 
     yield from check_versions()
     yield from check_extras()
     yield from check_devices()
+    yield check_ports()
     tell("checking Prefect's server")
     yield check_server(float(invocation.values["timeout_s"]))
     tell("checking the storage root")

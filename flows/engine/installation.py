@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from typing import TYPE_CHECKING
 
+from flows.cli.program import command
 from nas.core.errors import HeirloomError
 from nas.storage.maintenance.backend_checks.check import CheckResult, CheckStatus
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 DISTRIBUTION = "heirloom-nas"
+LOOPBACK = "127.0.0.1"
+UI_PORT = 4200
+"""Default of the command ``ui``."""
 NOT_FOR_USERS = frozenset({"docs", "test"})
 """Extras for the development of Heirloom."""
 
@@ -111,6 +116,24 @@ def _check_device(device: str, observed: str) -> CheckResult:
         hint = "it calculates wrongly: choose another device"
         return CheckResult(name=device, status=CheckStatus.FAILED, observed=f"64^3 is {total:g} here", hint=hint)
     return CheckResult(name=device, observed=observed)
+
+
+def check_ports() -> CheckResult:
+    """Returns whether processes of this machine can connect, and whether the UI's port is free."""
+    name = "ports"
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        hint = f"Prefect's server and the runners dask and ray connect to {LOOPBACK}: allow that, or use runner=debug"
+        return CheckResult(name=name, status=CheckStatus.FAILED, observed=f"{LOOPBACK}: {error}", hint=hint)
+    try:
+        socket.create_server((LOOPBACK, UI_PORT)).close()
+    except OSError as error:
+        hint = f"{command('ui')} port=0 takes a free one"
+        observed = f"{UI_PORT}, the port of the UI: {error.strerror}"
+        return CheckResult(name=name, status=CheckStatus.WARNING, observed=observed, hint=hint)
+    return CheckResult(name=name, observed=f"connections to {LOOPBACK} work, and {UI_PORT} is free for the UI")
 
 
 def check_server(timeout_s: float) -> CheckResult:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
+import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -15,12 +18,14 @@ def doctor(here: Path, *arguments: str, **changes: str) -> Done:
     return run(here, *arguments, module="flows.doctor", **changes)
 
 
+@pytest.mark.slow
 def test_a_machine_that_runs_searches_passes(here: Path, api_url: str) -> None:
     """All checks pass here; status 0, and the root is as before."""
     done = doctor(here, PREFECT_API_URL=api_url)
     lines = done.out.splitlines()
 
     assert done.status == 0, done.out
+    assert any(re.match("(passed|warning) +ports: ", line) for line in lines)  # 4200 may be taken here
     assert lines[0].startswith("passed   versions: Python 3.11.")
     assert f"Prefect {importlib.metadata.version('prefect')}" in lines[0]
     assert lines[1].startswith("passed   extras: installed: ")
@@ -30,6 +35,7 @@ def test_a_machine_that_runs_searches_passes(here: Path, api_url: str) -> None:
     assert everything(here) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_and_a_root_that_is_a_file_fail(here: Path) -> None:
     """Two things will not work: status 1, and the other checks are done as well."""
     (here / "file").touch()
@@ -45,6 +51,20 @@ def test_a_server_that_is_down_and_a_root_that_is_a_file_fail(here: Path) -> Non
 
 
 @pytest.mark.slow
+def test_the_uis_port_may_be_taken(here: Path, api_url: str) -> None:
+    """If another process has port 4200, the remedy is another port; status 0, since searches work."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # taken by another process already
+            stack.enter_context(socket.create_server(("127.0.0.1", 4200)))
+        done = doctor(here, PREFECT_API_URL=api_url)
+    lines = done.out.splitlines()
+
+    [ports] = [n for n, line in enumerate(lines) if line.startswith("warning  ports: 4200, the port of the UI: ")]
+    assert lines[ports + 1].strip() == "python -m flows.ui port=0 takes a free one"
+    assert done.status == 0
+
+
+@pytest.mark.slow
 def test_a_library_of_another_version_fails(here: Path, tmp_path: Path, api_url: str) -> None:
     """A version outside the bounds is told with the bounds and the command that installs another one."""
     old = tmp_path / "old" / "rich-1.0.dist-info"
@@ -54,10 +74,8 @@ def test_a_library_of_another_version_fails(here: Path, tmp_path: Path, api_url:
     lines = done.out.splitlines()
 
     assert done.status == 1, done.out
-    assert "failed   library: rich 1.0: must be >=13.9.4" in lines
-    assert (
-        lines[lines.index("failed   library: rich 1.0: must be >=13.9.4") + 1].strip() == "pip install 'rich>=13.9.4'"
-    )
+    number = lines.index("failed   library: rich 1.0: must be >=13.9.4")
+    assert lines[number + 1].strip() == "pip install 'rich>=13.9.4'"
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_the_newest_winner_is_copied(here: Path, records: Records) -> None:
     ]
 
 
-@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize("is_file", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_nothing_is_overwritten(here: Path, records: Records, is_file: bool) -> None:
     """A folder or file of that name stays as it is; status 2."""
     publish_best(records)
@@ -73,6 +73,7 @@ def test_nothing_is_overwritten(here: Path, records: Records, is_file: bool) -> 
     assert everything(here / "winner") == []
 
 
+@pytest.mark.slow
 def test_a_damaged_export_is_not_copied(here: Path, records: Records) -> None:
     """A file with another digest ends the command with status 1, and no part of the copy stays."""
     record = publish_best(records)
@@ -101,11 +102,17 @@ def test_a_full_disk_leaves_nothing(here: Path, records: Records) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("out=winner",), "no name: add name=last for the newest search"),
-        (("name=last",), "no out: add out=DIR, a folder to make"),
-        (("name=last", "out=heirloom/mine"), "out=heirloom/mine: must be outside the storage"),
         (("name=last", "out=winner"), "search digits-random-1a has no winner yet: it is exported at the end."),
-        (("name=digits-random", "out=winner"), "no search digits-random among 1 under"),
+        pytest.param(("out=winner",), "no name: add name=last for the newest search", marks=pytest.mark.slow),
+        pytest.param(("name=last",), "no out: add out=DIR, a folder to make", marks=pytest.mark.slow),
+        pytest.param(
+            ("name=last", "out=heirloom/mine"),
+            "out=heirloom/mine: must be outside the storage",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("name=digits-random", "out=winner"), "no search digits-random among 1 under", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_mistake_is_one_line(here: Path, records: Records, arguments: tuple[str, ...], complaint: str) -> None:
@@ -116,6 +123,7 @@ def test_a_mistake_is_one_line(here: Path, records: Records, arguments: tuple[st
     assert done.complaint.startswith(complaint)
 
 
+@pytest.mark.slow
 def test_a_winner_that_was_not_exported_says_why(here: Path, records: Records) -> None:
     """The reason in the record is repeated; status 2."""
     publish_best(records, export=None, files=[], missing={"export": "out of memory"})

@@ -29,6 +29,7 @@ def test_a_project_is_written(here: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_working_folder_may_be_the_project(here: Path) -> None:
     """DIR may be the empty working folder; then no cd is needed."""
     done = run(here, ".", module="flows.init")
@@ -38,7 +39,7 @@ def test_the_working_folder_may_be_the_project(here: Path) -> None:
     assert (here / "my_problem.py").exists()
 
 
-@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize("is_file", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_nothing_is_overwritten(here: Path, is_file: bool) -> None:
     """A folder with a file in it, and a file of that name, stay as they are; status 2."""
     path = here / "demo" if is_file else here / "demo" / "mine.txt"
@@ -67,6 +68,7 @@ def test_the_problem_is_the_readmes() -> None:
     assert (PROJECT / "my_problem.py").read_text() == example.read_text()
 
 
+@pytest.mark.slow
 def test_choices_in_conf_are_found(here: Path) -> None:
     """Choices in the working folder's conf need no --config-dir, and do not replace Heirloom's; others are ignored."""
     (here / "conf" / "tuner").mkdir(parents=True)

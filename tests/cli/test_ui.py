@@ -112,6 +112,7 @@ def test_a_taken_port_is_one_line(here: Path) -> None:
     assert done.complaint.endswith("Name another, or port=0 for a free one.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port", ["70000", "-1", "http"])
 def test_a_port_that_cannot_be_is_one_line(here: Path, port: str) -> None:
     """A port is a number up to 65535; status 2."""

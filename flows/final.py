@@ -29,6 +29,7 @@ def main() -> int:
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains the missing finalists, tests them and exports a better winner."""
     from flows.cli.settings.limits import read_limits
+    from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import check_deterministic, read_machine
     from flows.cli.settings.root import reach_root, read_retention
     from flows.views.searches import find_search
@@ -38,6 +39,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.search.pipeline import SearchPipeline
     from nas.storage.records import Records
 
+    callbacks, log_dir = read_callbacks(invocation.values), read_log_dir(invocation.values)
     if invocation.values["name"] is None:
         raise ConfigurationError(f"no name: add name=N; `{command('report')}` lists the searches")
     files = find_search(reach_root(invocation.values), str(invocation.values["name"]), time.time(), complain)
@@ -63,8 +65,9 @@ def final(invocation: Invocation, engine: Engine) -> int:
         finalists=limits.finalists,
         retention=retention,
         export=limits.export,
+        log_dir=log_dir,
     )
-    return engine.run(pipeline, context, only_finals=True)
+    return engine.run(pipeline, context, only_finals=True, callbacks=callbacks)
 
 
 def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: Machine) -> Search:

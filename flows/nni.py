@@ -49,6 +49,7 @@ def main() -> int:
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs the remaining work of the experiment."""
     from flows.cli.output import tell
+    from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
     from nas.compat.nni.path_links import link_path
@@ -62,6 +63,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
         raise ConfigurationError(f"{named[0]} is set by the experiment's configuration file: change it there")
     if (kind := invocation.values["runner"]["kind"]) not in RUNNERS:
         raise ConfigurationError(f"runner={kind}: must be {' or '.join(RUNNERS)}: NNI trials can't be simulated")
+    callbacks, log_dir = read_callbacks(invocation.values), read_log_dir(invocation.values)
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     private_folder().cleanup()
@@ -80,8 +82,9 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     tell(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}")
     context = engine.open(invocation, machine, check_name(name))
     retention = read_retention(invocation.values)
-    pipeline = SearchPipeline(search.build(), context.records, nni_budget(experiment), retention=retention)
-    return engine.run(pipeline, context, budget_names=BUDGET_NAMES)
+    budget = nni_budget(experiment)
+    pipeline = SearchPipeline(search.build(), context.records, budget, retention=retention, log_dir=log_dir)
+    return engine.run(pipeline, context, budget_names=BUDGET_NAMES, callbacks=callbacks)
 
 
 def _gpus(machine: Machine) -> tuple[int, ...] | None:

@@ -29,6 +29,7 @@ def main() -> int:
 def search(invocation: Invocation, engine: Engine) -> int:
     """Composes a search from the configuration and runs its remaining work."""
     from flows.cli.settings.limits import read_budget, read_export
+    from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
     from flows.cli.settings.search import check_values, read_search, search_name
@@ -38,6 +39,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     from nas.search.pipeline import SearchPipeline
 
     check_values(invocation)
+    callbacks, log_dir = read_callbacks(invocation.values), read_log_dir(invocation.values)
     candidates = _candidates(invocation)
     if candidates and not check_bool("takeover", invocation.values["takeover"]):
         _check_not_driven(candidates, is_named=invocation.values["name"] is not None)
@@ -62,9 +64,10 @@ def search(invocation: Invocation, engine: Engine) -> int:
         retention=retention,
         gpus_per_trial=machine.gpus_per_trial,
         export=read_export(invocation.values),
+        log_dir=log_dir,
     )
     import_weights(context.records, definition.init)
-    return engine.run(pipeline, context)
+    return engine.run(pipeline, context, callbacks=callbacks)
 
 
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:

@@ -18,6 +18,8 @@ from nas.views.formatting import masked
 
 BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
+OPTIONAL = ("stopper", "logger")
+"""Groups whose default is ``null``, which Hydra refuses as a choice."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
 OWN = "conf"
@@ -28,6 +30,7 @@ CLUSTERS = ("ssh", "slurm", "pbs", "kubernetes")
 """Names of clusters that users try as a runner."""
 FREE = (
     *(f"{group}." for group in BUILT),
+    "logger.",
     "storage.options.",
     "constraints.",
     "runner.cluster.",
@@ -133,7 +136,7 @@ def _keys_of(config: str, overrides: Sequence[str]) -> tuple[set[str], set[str]]
         key = str(override.key_or_group)
         if not key:
             raise ConfigurationError(f"can't read {masked(text)!r}: write a key before the =")
-        if text.endswith("=null") and key != "stopper" and (choices := choices_of(key, config)):
+        if text.endswith("=null") and key not in OPTIONAL and (choices := choices_of(key, config)):
             raise ConfigurationError(f"{text}: choose one of {', '.join(choices)}")
         named.add(key)
         if override.is_sweep_override():
@@ -159,11 +162,12 @@ def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> l
     Hydra refuses keys that the chosen yaml does not hold, so constructor keys get ``++``. A group with a
     ``_target_`` but no choice gets the choice ``custom``, a yaml with nothing but a target.
     """
-    plain = [o.removeprefix("+") if o.startswith("+stopper=") else o for o in overrides]
+    optional = tuple(f"+{group}=" for group in OPTIONAL)
+    plain = [o.removeprefix("+") if o.startswith(optional) else o for o in overrides]
     if config == "search":
         plain = [f"+{o}" if o.partition("=")[0] in ADDED else o for o in plain]
-    # Hydra refuses stopper=null, because null is the default
-    result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain if o != "stopper=null"]
+    plain = [o for o in plain if o not in [f"{group}=null" for group in OPTIONAL]]  # Hydra refuses a default as choice
+    result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain]
     result = [_with_nested_choice(text, overrides) for text in result]
     prepared = BUILT if config == "search" else ()  # other commands take the targets from the search's record
     custom = [group for group in prepared if f"{group}._target_" in named and group not in named]

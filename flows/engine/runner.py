@@ -26,6 +26,7 @@ from flows.engine.context import SearchContext
 from flows.engine.session import SessionRun
 from flows.engine.signals import SignalHandler
 from flows.views.summary import failure_of
+from nas.callbacks.base import Callback
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.redaction import without_passwords
 from nas.executors.simulated import check_simulated
@@ -129,6 +130,7 @@ class Engine:
         *,
         only_finals: bool = False,
         budget_names: Mapping[str, str] | None = None,
+        callbacks: tuple[Callback, ...] = (),
     ) -> int:
         """Runs the remaining work of a search, prints the summary and returns the exit status.
 
@@ -137,6 +139,7 @@ class Engine:
             context: The search's folder and settings.
             only_finals: Whether trials of the search stage are left out.
             budget_names: The user's names for parts of the budget, if they are not ``budget.trials`` and so on.
+            callbacks: Observe the search.
         """
         prepared, records = pipeline.prepared, context.records
         if context.machine.runner == "simulated":
@@ -168,7 +171,7 @@ class Engine:
         records.files.check_writable()
         claim_identity(records, prepared)
         try:
-            self._drive(pipeline, context, limits, code, only_finals)
+            self._drive(pipeline, context, limits, code, only_finals, callbacks)
         except SearchInterruptedError as error:
             n_kept = sum(trial.is_finished for trial in records.load()[0])
             what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
@@ -200,6 +203,7 @@ class Engine:
         limits: Limits,
         code: Mapping[str, Any],
         only_finals: bool,
+        callbacks: tuple[Callback, ...],
     ) -> None:
         """Runs the pipeline under a live display."""
         prepared, records = pipeline.prepared, context.records
@@ -218,7 +222,7 @@ class Engine:
             if pipeline.budget.stops_trials and context.machine.runner in ("debug", "threads"):
                 progress.note(f"runner={context.machine.runner}: {ONLY_AT_REPORTS}")
             session = max(past_sessions(records), default=0) + 1
-            session_run = SessionRun(pipeline, context, limits, code, session, progress, only_finals)
+            session_run = SessionRun(pipeline, context, limits, code, session, progress, only_finals, callbacks)
             self._prefect(session_run) if context.machine.runner in WITH_PREFECT else self._alone(session_run)
 
     def _alone(self, session_run: SessionRun) -> None:

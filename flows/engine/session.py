@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.cli.settings.limits import Limits
 from flows.engine.context import SearchContext
+from nas.callbacks.base import Callback
 from nas.core.errors import StorageError
 from nas.executors.events import Event, StopRequested
 from nas.executors.executor import Executor
@@ -37,6 +38,7 @@ class SessionRun:
     """Number of the session."""
     progress: Progress
     only_finals: bool
+    callbacks: tuple[Callback, ...] = ()
 
     def runtime(self) -> RuntimeSpec:
         """Returns the settings of worker processes."""
@@ -53,6 +55,7 @@ class SessionRun:
             has_stopper=prepared.stopper is not None,
             jobs_request_trials=prepared.jobs.requests_trials,
             resume_every_s=self.limits.resume_every_s,
+            log_dir=self.pipeline.log_dir,
         )
 
     def executor(self) -> LocalExecutor | SimulatedExecutor:
@@ -139,6 +142,7 @@ class SessionRun:
                     only_finals=self.only_finals,
                     retries=self.limits.retries_failed,
                     observe=observe,
+                    callbacks=self.callbacks,
                 )
         finally:
             with suppress(StorageError):  # it would hide the first error; the lease expires by itself

@@ -23,7 +23,7 @@ from flows.engine.task_runs import SubmittedRun, TrialFuture, TrialTaskRuns
 from nas.core.errors import HeirloomError
 from nas.core.redaction import one_line, public_line
 from nas.core.trial import State as TrialState
-from nas.core.trial import Trial
+from nas.core.trial import Trial, trial_name
 from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import Action, Event, ExecutorFailed, Finished, StopKind, TrialLost
 from nas.executors.pool import WorkerPool, compute_proxies, resume_job, run_attempt
@@ -206,7 +206,7 @@ class PrefectExecutor(EventQueue):
     def _submit(self, trial: Trial, call: Call, donors: Sequence[str] = ()) -> SubmittedRun:
         """Submits a task run of a trial, with its edges."""
         edges = self._edges(sources_of(trial))
-        future = self._start(f"trial-{trial.number:04d}", trial, list(donors), call, edges)
+        future = self._start(trial_name(trial.number), trial, list(donors), call, edges)
         self._task_runs.add(trial.number, future)
         return future
 
@@ -236,7 +236,7 @@ class PrefectExecutor(EventQueue):
             seen.update(queue)
         for trial in sorted(to_restore, key=lambda t: t.number):
             edges = self._task_runs.edges(sources_of(trial))
-            restored = self._start(f"trial-{trial.number:04d}", trial, [], Call(lambda: None), edges)
+            restored = self._start(trial_name(trial.number), trial, [], Call(lambda: None), edges)
             self._task_runs.restore(trial.number, restored)
         return self._task_runs.edges(dict.fromkeys(sources))
 

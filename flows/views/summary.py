@@ -8,6 +8,7 @@ from flows.cli.output import show_line
 from flows.views.next_steps import failed_lines, next_commands
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.point import flat_point
 from nas.core.policy import Stage
 from nas.core.redaction import without_passwords
 from nas.core.shared_scores import has_shared_score
@@ -18,7 +19,6 @@ from nas.training.messages import NEEDS_EXTRA
 from nas.views.finals_line import finals_line
 from nas.views.formatting import brief, count, last_line, score
 from nas.views.fronts import front_lines
-from nas.views.table import flat_point
 from nas.views.trial_summary import SHARED, UNTRAINED
 
 DEFAULT_ROOT = "heirloom"

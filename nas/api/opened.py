@@ -20,6 +20,7 @@ from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
+from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
 from nas.tuners.base import Tuner
 
@@ -42,6 +43,7 @@ class SearchOptions:
         retention: The rules for deleting weights; None: all are kept.
         code: ``"changed"`` goes on although code has changed.
         retry: ``"failed"`` makes a new trial of each FAILED one.
+        log_dir: The local folder of loggers.
     """
 
     root: str
@@ -53,6 +55,7 @@ class SearchOptions:
     retention: Retention | None = None
     code: Literal["changed"] | None = None
     retry: Literal["failed"] | None = None
+    log_dir: str = LOG_DIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ def open_pipeline(search: Search, options: SearchOptions, *, is_loop: bool = Fal
         finalists=options.finalists,
         retention=options.retention,
         export=options.export,
+        log_dir=options.log_dir,
     )
     if budget.gpu_hours is not None:
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU: run_search trains on the CPU")

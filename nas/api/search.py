@@ -20,6 +20,7 @@ from nas.executors.events import Event, Notice
 from nas.search.definition import Search
 from nas.search.pipeline import Runner, SearchPipeline, run_session
 from nas.storage.maintenance.gc.retention import Retention
+from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
 from nas.tuners.base import Tuner
 
@@ -45,6 +46,7 @@ def run_search(
     code: Literal["changed"] | None = None,
     retry: Literal["failed"] | None = None,
     callbacks: Sequence[Callback] = (),
+    log_dir: str = LOG_DIR,
     progress: bool | None = None,
 ) -> Results:
     """Runs a search without Prefect: its trials, the finals, tests and the export.
@@ -69,6 +71,7 @@ def run_search(
         retry: ``"failed"`` makes a new trial of each FAILED one, which neither the budget of trials nor the tuner's
             numbers count.
         callbacks: Observe the search. They are not called if nothing is left to run.
+        log_dir: A local folder for loggers, which has a folder for each search, and in it one for each trial.
         progress: Whether the progress is shown; by default in a terminal and in a notebook.
 
     Raises:
@@ -82,7 +85,7 @@ def run_search(
         search,
         SearchOptions(
             root=root, options=options, name=name, budget=budget, finalists=finalists, retention=retention,
-            code=code, retry=retry, export=export,
+            code=code, retry=retry, export=export, log_dir=log_dir,
         ),
     )  # fmt: skip
     files = opened.pipeline.records.files

@@ -25,6 +25,8 @@ class SearchInfo:
         budget: The limits of the search stage.
         identity: Problem, tuner, policy plan, seed and so on, as in ``search.json``.
         lineage: The trials of earlier sessions. Those that have finished get no further calls.
+        log_dir: A local folder of the search for loggers' files, as an absolute path; it may not exist. A trial finds
+            its own folder in it as ``run.log_dir``.
     """
 
     name: str
@@ -35,6 +37,7 @@ class SearchInfo:
     budget: Budget
     identity: Mapping[str, Any]
     lineage: Lineage
+    log_dir: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

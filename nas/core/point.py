@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from nas.core.errors import PointError
@@ -45,3 +46,11 @@ def is_json(value: Any, *, depth: int = MAX_DEPTH) -> bool:
     if type(value) is float:
         return math.isfinite(value)
     return value is None or type(value) in (bool, int, str)
+
+
+def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns a point without nested dicts; names are joined by dots."""
+    flat: dict[str, Any] = {}
+    for name, value in point.items():
+        flat |= flat_point(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat

@@ -20,6 +20,11 @@ MAX_WARNING = 400
 """Letters of a warning that a trial keeps."""
 
 
+def trial_name(number: int) -> str:
+    """Returns the name of a trial in Prefect and in loggers: ``trial-0042``."""
+    return f"trial-{number:04d}"
+
+
 class DonorRule(StrEnum):
     """A rule that chooses the donor when the trial starts.
 

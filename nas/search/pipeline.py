@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,7 @@ from nas.storage.records import Records, StartedAttempts
 from nas.storage.search_records import code_id
 from nas.storage.sessions import spent_hours
 from nas.training.job import Job
-from nas.training.messages import RuntimeSpec
+from nas.training.messages import LOG_DIR, RuntimeSpec
 from nas.training.problem import Ability
 from nas.tuners.shared.stateful import StatefulTuner
 
@@ -75,6 +76,7 @@ class SearchPipeline:
         retention: The rules for deleting weights; by default all are kept.
         gpus_per_trial: GPUs of each trial, for a budget of GPU-hours.
         export: The trials that can become the winner; see ``nas.core.ranking.competitors``.
+        log_dir: The local folder of loggers, which has a folder for each search.
 
     Attributes:
         ended_by_tuner: Whether ``run`` ended the search stage because the tuner had no more proposals.
@@ -90,6 +92,7 @@ class SearchPipeline:
         retention: Retention | None = None,
         gpus_per_trial: float = 1.0,
         export: Export = "final",
+        log_dir: str = LOG_DIR,
     ) -> None:
         check_int("finalists", finalists, 1)
         check_choice("export", export, get_args(Export))
@@ -105,6 +108,7 @@ class SearchPipeline:
         self.finalists = finalists
         self.retention = retention or Retention()
         self._gpus_per_trial = gpus_per_trial
+        self.log_dir = os.path.abspath(log_dir)
         self.ended_by_tuner = False
         self._trials: Sequence[Trial] = ()  # of the session that runs
         self.metric = prepared.problem.metrics[0]
@@ -358,6 +362,7 @@ class SearchPipeline:
             budget=self.budget,
             identity=self.prepared.identity,
             lineage=Lineage.of(self.records.load()[0]),
+            log_dir=os.path.join(self.log_dir, self.name),
         )
 
     def _outcome(self, error: BaseException | None = None) -> SearchOutcome:
@@ -482,6 +487,7 @@ def run_session(
         n_threads=search.n_threads,
         has_stopper=search.stopper is not None,
         jobs_request_trials=prepared.jobs.requests_trials,
+        log_dir=pipeline.log_dir,
     )
     pool: WorkerPool
     if runner == "processes":

@@ -63,6 +63,7 @@ class Attempt:
             resume_every_s=runtime.spec.resume_every_s,
             example_inputs=runtime.example_inputs,
             space=runtime.problem.space,
+            log_dir=runtime.spec.log_dir,
         )
 
     def begin(self) -> Trial | None:

@@ -19,6 +19,8 @@ The best interval is sqrt(2 x duration of a save x time between failures); see Y
 doi:10.1145/361147.361115. With one failure a day and a save of half a second it is 5 minutes. Such a save is 50 MB of
 weights with Adam's state, to a disk.
 """
+LOG_DIR = "runs"
+"""Default folder of loggers; torch's SummaryWriter has the same."""
 
 
 class TrialChannel(Protocol):
@@ -90,6 +92,8 @@ class RuntimeSpec:
     """Whether the problem's ``export`` is checked with the first trial that has weights."""
     resume_every_s: float = EVERY_S
     """Seconds between two resume points of a long trial, unless its problem sets them."""
+    log_dir: str = LOG_DIR
+    """The local folder with a folder for each search, for loggers."""
 
     @property
     def n_gpus(self) -> float:

@@ -17,11 +17,11 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.point import Point
 from nas.core.reference import Reference
 from nas.core.tracebacks import error_line
-from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial
+from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial, trial_name
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
-from nas.training.messages import EVERY_S, TrialChannel
+from nas.training.messages import EVERY_S, LOG_DIR, TrialChannel
 from nas.training.policy_scaling import PolicyScaling
 from nas.training.resume import ResumePointSaver, Resumption
 from nas.training.suggestion import checked_suggestion
@@ -52,6 +52,8 @@ class TrialRun(PolicyScaling):
 
     Attributes:
         number: The trial's id.
+        name: ``trial-0042``, as in Prefect and in loggers.
+        search: The search's name.
         stage: The stage's name: ``search``, ``final`` or a user's own.
         point: Architecture and hyper-parameters, plain JSON data.
         policies: The policies that are on.
@@ -74,9 +76,12 @@ class TrialRun(PolicyScaling):
         resume_every_s: float = EVERY_S,
         example_inputs: Callable[[], tuple[torch.Tensor, ...]] | None = None,
         space: Space | None = None,
+        log_dir: str = LOG_DIR,
     ) -> None:
         super().__init__(trial.policies, trial.proposal.fidelity)
         self.number = trial.number
+        self.name = trial_name(trial.number)
+        self.search = files.url.rstrip("/").rpartition("/")[2]
         self.stage = trial.stage
         self.point: Point = trial.point
         self.seed = trial.seed
@@ -85,6 +90,7 @@ class TrialRun(PolicyScaling):
         self.device = device
         self._example_inputs = example_inputs
         self._space = space
+        self._log_dir = log_dir
         self.n_gpus = n_gpus
         self.inheritance: InheritanceReport | None = None
         self.warnings: list[str] = []
@@ -115,6 +121,25 @@ class TrialRun(PolicyScaling):
         self._donor_tensors: list[_DonorTensors] = []
         self._unreadable: tuple[Donor, MissingError | CorruptError] | None = None
         self.resume_point_saver = ResumePointSaver(self, trial, files, channel, resume_every_s)
+
+    @property
+    def log_dir(self) -> Path:
+        """A local folder for your own loggers, created now; all attempts of the trial share it.
+
+        It is ``<log_dir>/<search>/trial-0042`` for the option ``log_dir``. Nothing in it is published or deleted. The
+        TensorBoard logger of the search writes there, too.
+
+        Raises:
+            ConfigurationError: it can't be created.
+        """
+        folder = Path(self._log_dir, self.search, self.name).absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"log_dir={self._log_dir}: must be a folder that workers can create ({error.strerror}). Choose another."
+            ) from error
+        return folder
 
     @property
     def has_donor(self) -> bool:

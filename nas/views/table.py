@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nas.core.pareto import numbers_on_front
+from nas.core.point import flat_point
 from nas.core.redaction import clean
 from nas.core.shared_scores import shared_scores
 from nas.core.trial import Trial
@@ -145,14 +146,6 @@ def to_json(table: pd.DataFrame) -> str:
     }
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return "[" + ",".join(f"\n{as_json(row)}" for row in rows) + "\n]\n"
-
-
-def flat_point(point: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns a point without nested dicts; names are joined by dots."""
-    flat: dict[str, Any] = {}
-    for name, value in point.items():
-        flat |= flat_point(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _spread(prefix: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> dict[str, list[Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nas.core.point import flat_point
 from nas.core.trial import Donor, Trial
 from nas.views.formatting import brief, duration, last_line, number, size
-from nas.views.table import Tests, flat_point
+from nas.views.table import Tests
 
 SHARED = " with shared weights"
 """Follows a score that is no accuracy of the architecture (`nas.core.shared_scores`)."""

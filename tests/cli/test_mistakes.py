@@ -56,6 +56,19 @@ MISTAKES = {
         (*TIMED, "storage=nfs", "storage.root=somewhere/heirloom"),
         r"storage.root=somewhere/heirloom: is on .* \(\w+\), which is not a network file system: mount it",
     ),
+    "unknown_logger": (
+        (*TIMED, "logger=tensorbord"),
+        "unknown logger tensorbord: choose mlflow, tensorboard, wandb",
+    ),
+    "logger_that_is_none": (
+        (*TIMED, "logger.mine._target_=timed_problem.TimedProblem"),
+        r"logger.mine._target_=timed_problem.TimedProblem: must be a subclass of nas.Callback",
+    ),
+    "logger_without_a_choice": (
+        (*TIMED, "logger.mlflow.experiment=mine"),
+        r"logger.mlflow: must have a _target_. Add logger=NAME, one of mlflow, tensorboard, wandb",
+    ),
+    "log_dir_that_is_a_url": ((*TIMED, "log_dir=s3://bucket/runs"), "log_dir=s3://bucket/runs: must be a local folder"),
     "constraint_that_is_no_number": (
         (*TIMED, "+constraints.parameters=few"),
         r"constraints.parameters='few': must be a number",

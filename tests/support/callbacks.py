@@ -24,6 +24,15 @@ class CurveProblem(ScoreProblem):
         return metrics
 
 
+class FolderProblem(ScoreProblem):
+    """Writes a note into the trial's folder for loggers."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Writes the trial's name and its search's."""
+        (run.log_dir / "note.txt").write_text(f"{run.name} of {run.search}")
+        return super().train(run)
+
+
 class RecordingCallback(Callback):
     """Records its calls, and the threads that made them."""
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.core.metric import Metric
+from nas.core.point import flat_point
 from nas.core.spec import Spec
 from nas.views.comparison.intervals import Mean, PairedTest
 from nas.views.comparison.searches import ComparedSearch
 from nas.views.formatting import brief
-from nas.views.table import flat_point
 
 _MAX_VALUE = 40
 """Characters of a value in a label."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.core.metric import is_finite
+from nas.core.point import flat_point
 from nas.core.trial import Trial
-from nas.views.table import flat_point
 
 Value = float | str
 _MAX_ITEMS = 32

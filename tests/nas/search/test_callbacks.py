@@ -14,6 +14,8 @@ from nas.api.results import Results
 from nas.api.search import run_search
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
+from nas.callbacks.extras import check_folder, check_server
+from nas.callbacks.mlflow import MlflowCallback
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
@@ -25,6 +27,7 @@ from tests.support.callbacks import (
     BrokenBackgroundCallback,
     BrokenCallback,
     CurveProblem,
+    FolderProblem,
     RecordingCallback,
 )
 from tests.support.problems import InOrderTuner, ScoreProblem
@@ -175,7 +178,15 @@ def test_stuck_callback_delays_the_end_only() -> None:
     calls = CallbackList([StuckCallback(release)], warnings.append, end_s=0.2)
     outcome = SearchOutcome(lineage=Lineage.of([]), winner=None)
     info = SearchInfo(
-        name="n", url="u", session=1, metrics=(), stages=(), budget=Budget(), identity={}, lineage=Lineage.of([])
+        name="n",
+        url="u",
+        session=1,
+        metrics=(),
+        stages=(),
+        budget=Budget(),
+        identity={},
+        lineage=Lineage.of([]),
+        log_dir="runs",
     )
     calls.start(info)
     began = time.monotonic()
@@ -192,6 +203,45 @@ def test_stuck_callback_delays_the_end_only() -> None:
         "callback StuckCallback: 4 calls were not done within 0.2 s of the end. "
         "The search goes on; its further errors are not shown"
     ]
+
+
+def test_trial_finds_its_folder(root: str, tmp_path: Path) -> None:
+    """A trial's name and folder are those that loggers use; the folder lies in the search's."""
+    callback = RecordingCallback()
+    search = Search(problem=Spec.of(FolderProblem), tuner=Spec.of(InOrderTuner, xs=[1, 2]))
+    run_search(search, root=root, name="logs", budget=Budget(trials=2), callbacks=[callback], log_dir=str(tmp_path))
+
+    assert callback.searches[0].log_dir == str(tmp_path / "logs")
+    assert (tmp_path / "logs" / "trial-0001" / "note.txt").read_text() == "trial-0001 of logs"
+
+
+def test_log_dir_that_cannot_be_created(root: str, tmp_path: Path) -> None:
+    """A folder that can't be created fails the trial with one line."""
+    (tmp_path / "file").touch()
+    search = Search(problem=Spec.of(FolderProblem), tuner=Spec.of(InOrderTuner, xs=[1]))
+    summary = run_search(search, root=root, budget=Budget(trials=1), log_dir=str(tmp_path / "file"))
+
+    assert f"log_dir={tmp_path}/file: must be a folder that workers can create" in (summary.lineage[0].error or "")
+
+
+class TestExtras:
+    def test_missing_package_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A logger without its package says what to install."""
+        monkeypatch.setattr("nas.callbacks.extras.find_spec", lambda module: None)
+        with pytest.raises(ConfigurationError, match=r"^logger=mlflow: .* pip install 'heirloom-nas\[mlflow\]'$"):
+            MlflowCallback()
+
+    def test_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
+        """A file in place of a folder is named."""
+        (tmp_path / "runs").touch()
+        with pytest.raises(ConfigurationError, match=r"log_dir=.*/x: must be a folder that can be written \(Not a"):
+            check_folder("log_dir", str(tmp_path / "runs" / "x"))
+
+    def test_unreachable_server(self) -> None:
+        """A server that does not answer is named without its password; a file is no server."""
+        check_server("uri", "sqlite:///mlflow.db")
+        with pytest.raises(ConfigurationError, match=r"^uri=http://me:\*\*\*@127.0.0.1:1: must be a server that can"):
+            check_server("uri", "http://me:secret@127.0.0.1:1")
 
 
 def test_public_names(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""Loggers that a configuration chooses, and their folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flows.cli.overrides import choices_of
+from nas.callbacks.base import Callback
+from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
+from nas.core.spec import Spec
+
+
+def read_callbacks(values: Mapping[str, Any]) -> tuple[Callback, ...]:
+    """Returns the callbacks of the group ``logger``, which holds one class for each name.
+
+    Raises:
+        ConfigurationError: one is no callback, or its package is missing.
+    """
+    chosen = values.get("logger") or {}
+    if not isinstance(chosen, Mapping):
+        raise ConfigurationError(
+            f"logger={chosen}: must be one of {_names()}, or several: logger=[tensorboard,mlflow]."
+        )
+    return tuple(_build(name, config) for name, config in chosen.items())
+
+
+def _build(name: str, config: object) -> Callback:
+    if not isinstance(config, Mapping) or not config.get("_target_"):
+        raise ConfigurationError(
+            f"logger.{name}: must have a _target_. Add logger=NAME, one of {_names()}, "
+            f"or logger.{name}._target_=my_module.MyCallback."
+        )
+    callback = Spec.from_config(config).build()
+    if not isinstance(callback, Callback):
+        raise ConfigurationError(f"logger.{name}._target_={config['_target_']}: must be a subclass of nas.Callback.")
+    return callback
+
+
+def _names() -> str:
+    return ", ".join(choices_of("logger"))
+
+
+def read_log_dir(values: Mapping[str, Any]) -> str:
+    """Returns the local folder for loggers.
+
+    Raises:
+        ConfigurationError: it is empty, or a URL.
+    """
+    folder = values["log_dir"]
+    if not isinstance(folder, str) or not folder or "://" in folder:
+        raise ConfigurationError(
+            f"log_dir={without_passwords(str(folder))}: must be a local folder. Loggers write no URLs."
+        )
+    return folder

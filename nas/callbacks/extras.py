@@ -1,0 +1,63 @@
+"""Checks of a logger before a search starts: its package, its folder and its server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
+
+CONNECT_S = 5.0
+"""Seconds in which a server must accept a connection."""
+
+
+def check_extra(logger: str, module: str) -> None:
+    """Checks that a logger's package is installed.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if find_spec(module) is None:
+        raise ConfigurationError(
+            f"logger={logger}: needs the package {module}. Install it: pip install 'heirloom-nas[{logger}]'"
+        )
+
+
+def check_folder(option: str, folder: str) -> str:
+    """Creates a folder and returns its absolute path.
+
+    Raises:
+        ConfigurationError: it can't be created or written.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return os.path.abspath(folder)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{option}={folder}: must be a folder that can be written ({error.strerror}). Choose another."
+        ) from error
+
+
+def check_server(option: str, url: str) -> None:
+    """Checks that a server of an HTTP URL accepts connections; other URLs are not checked.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        return
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S):
+            pass
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{option}={without_passwords(url)}: must be a server that can be reached ({error}). "
+            "Start it, choose another, or leave the logger out."
+        ) from error

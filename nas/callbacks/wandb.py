@@ -1,0 +1,143 @@
+"""Weights & Biases: a run for each trial, in the group of its search."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Set
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from nas.callbacks.base import SearchInfo, SearchOutcome
+from nas.callbacks.extras import check_extra, check_folder, check_server
+from nas.callbacks.logger import LoggerCallback
+from nas.callbacks.trial_fields import trial_parameters, trial_results
+from nas.core.errors import ConfigurationError
+from nas.core.trial import State, Trial, trial_name
+from nas.core.validation import check_choice
+
+if TYPE_CHECKING:
+    import wandb
+
+Mode = Literal["online", "offline"]
+COMPLETE = "complete"
+"""A file in the folder of a run that has ended."""
+
+
+class WandbCallback(LoggerCallback):
+    """Writes each trial as a run; runs of a search share a group.
+
+    The stage is the type of the job.
+
+    Files are in ``<log_dir>/<search>/wandb``. Offline runs are sent by ``wandb sync`` later.
+
+    Args:
+        project: The project.
+        entity: The user or team; None: your default.
+        mode: ``online`` or ``offline``; None: ``WANDB_MODE``, else ``online``.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or W&B is missing.
+    """
+
+    def __init__(self, project: str = "heirloom", entity: str | None = None, mode: Mode | None = None) -> None:
+        super().__init__()
+        mode_name = mode or os.environ.get("WANDB_MODE") or "online"
+        check_choice("logger.wandb.mode", mode_name, get_args(Mode))
+        check_extra("wandb", "wandb")
+        self._project = project
+        self._entity = entity
+        self._mode: Any = mode_name
+        self._folder = Path()
+        self._group = ""
+        self._digest = ""
+        self._runs: dict[int, wandb.Run] = {}
+
+    def setup(self, search: SearchInfo) -> None:
+        """Creates the folder; online, checks the key and the server."""
+        self._folder = Path(check_folder("log_dir", search.log_dir))
+        self._group = search.name
+        self._digest = hashlib.sha256(search.url.encode()).hexdigest()[:8]
+        self._runs.clear()
+        if self._mode == "online":
+            _check_account()
+
+    def _id(self, number: int) -> str:
+        """Returns the id of a trial's run, the same in each session."""
+        return f"{self._digest}-{number:06d}"
+
+    def logged_trials(self) -> Set[int]:
+        """Returns the trials whose run's folder says that it has ended."""
+        found = self._folder.glob(f"wandb/*run-*-{self._digest}-*/{COMPLETE}")
+        return {int(path.parent.name.rpartition("-")[2]) for path in found}
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """Starts the trial's run; that of an earlier attempt, which has the same id, is overwritten."""
+        import wandb
+
+        if (earlier := self._runs.pop(trial.number, None)) is not None:
+            earlier.finish(exit_code=1)
+        for folder in self._folder.glob(f"wandb/*run-*-{self._id(trial.number)}"):
+            shutil.rmtree(folder)
+        run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            mode=self._mode,
+            dir=str(self._folder),
+            id=self._id(trial.number),
+            name=trial_name(trial.number),
+            group=self._group,
+            job_type=trial.stage,
+            config=trial_parameters(trial),
+            reinit="create_new",  # several trials run at a time
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+        run.define_metric("*", step_metric="step")
+        self._runs[trial.number] = run
+
+    def log_trial_report(self, trial: Trial, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes the metrics, with their step as a metric: an earlier step may come later."""
+        self._runs[trial.number].log({"step": step, **metrics})
+
+    def log_trial_end(self, trial: Trial) -> None:
+        """Writes the result to the run's summary, and ends the run."""
+        run = self._runs.pop(trial.number)
+        run.config.update(self.result_fields(trial))
+        run.summary.update(trial_results(trial))
+        folder = Path(run.dir).parent
+        run.finish(exit_code=int(trial.state == State.FAILED))
+        (folder / COMPLETE).touch()
+
+    def log_search_end(self, outcome: SearchOutcome) -> None:
+        """Ends the runs of trials that did not finish."""
+        for run in self._runs.values():
+            run.finish(exit_code=1)
+        self._runs.clear()
+
+
+def _check_account() -> None:
+    """Checks that W&B's server answers, and that there is a key.
+
+    Raises:
+        ConfigurationError: one is missing.
+    """
+    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    if not _has_key(urlsplit(url).hostname or ""):
+        raise ConfigurationError(
+            "logger.wandb.mode=online: needs a key. Run `wandb login`, or choose logger.wandb.mode=offline."
+        )
+    check_server("WANDB_BASE_URL", url)
+
+
+def _has_key(host: str) -> bool:
+    """Returns whether there are credentials where W&B looks for them."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    paths = filter(os.path.exists, [os.environ.get("NETRC", ""), *map(os.path.expanduser, ("~/.netrc", "~/_netrc"))])
+    try:
+        return any(netrc(path).authenticators(host) for path in paths)
+    except (NetrcParseError, OSError):
+        return False

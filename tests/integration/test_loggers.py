@@ -1,0 +1,204 @@
+"""Loggers: what TensorBoard, MLflow and W&B read back after a kill and several sessions.
+
+``.ci/run`` installs their extras for these tests; elsewhere they are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.api.results import Results
+from nas.core.spec import Spec
+from nas.core.trial import trial_name
+from tests.support.commands import TIMED, run
+from tests.support.logged_search import run_logged
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the trackers' own imports
+ROOT = Path(__file__).parents[2]
+STEPS = [1, 2, 3]
+
+
+def run_sessions(folder: Path, logger: Spec) -> Results:
+    """A session is killed in trial 1, the next runs without a logger, and two more with it."""
+    command = [sys.executable, "-m", "tests.support.logged_search", str(folder), logger.target]
+    killed = subprocess.run([*command, json.dumps(logger.arguments)], cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    run_logged(folder, n_trials=2)
+    run_logged(folder, logger.build(), n_trials=4)
+    return run_logged(folder, logger.build(), n_trials=5)
+
+
+@pytest.fixture(scope="module")
+def tensorboard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """The folder of a search's event files, and the search."""
+    pytest.importorskip("tensorboard")
+    folder = tmp_path_factory.mktemp("tensorboard")
+    found = run_sessions(folder, Spec("nas.callbacks.tensorboard.TensorBoardCallback"))
+    return folder / "runs" / "curves", found
+
+
+class TestTensorBoard:
+    @staticmethod
+    def read(folder: Path) -> Any:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        accumulator = EventAccumulator(str(folder))
+        accumulator.Reload()
+        return accumulator
+
+    def test_curves_are_those_of_the_records(self, tensorboard: tuple[Path, Results]) -> None:
+        """Each trial has each of its reports once, also the one whose first attempt was killed, and its result."""
+        folder, found = tensorboard
+        assert len(found.lineage) == 7  # five, and two finalists
+        for trial in found.lineage:
+            events = self.read(folder / trial_name(trial.number))
+            curve = [(event.step, event.value) for event in events.Scalars("score")]
+            assert curve == [(step, pytest.approx(metrics["score"])) for step, metrics in trial.curve]
+            assert [e.value for e in events.Scalars("result/score")] == [pytest.approx(trial.metrics["score"])]
+            if trial.inherited_share is not None:
+                assert [e.value for e in events.Scalars("result/inherited")] == [trial.inherited_share]
+
+    def test_parameters_have_parent_and_donor(self, tensorboard: tuple[Path, Results]) -> None:
+        """The tab HPARAMS has parent, donor, generation and the point."""
+        from tensorboard.plugins.hparams import metadata
+
+        folder, found = tensorboard
+        data = self.read(folder / "trial-0001").summary_metadata
+        plugin = data["_hparams_/session_start_info"].plugin_data.content
+        fields = metadata.parse_session_start_info_plugin_data(plugin).hparams
+        trial = found.lineage[1]
+        assert (fields["parent"].string_value, fields["donor"].string_value) == ("0", str(trial.donor))
+        assert (fields["point.x"].number_value, fields["generation"].number_value) == (60, 1)
+
+    def test_search_has_one_curve(self, tensorboard: tuple[Path, Results]) -> None:
+        """The search's folder has the best score and the inherited share once for each trial."""
+        folder, found = tensorboard
+        events = self.read(folder / "search")
+        searched = [trial.number for trial in found.lineage if trial.stage == "search"]
+        assert sorted(e.step for e in events.Scalars("best_score/search")) == sorted(searched)
+        assert max(e.value for e in events.Scalars("best_score/search")) == pytest.approx(0.9)
+        assert {e.step for e in events.Scalars("test/score")} == found.tests.keys()
+
+    def test_guide(self, tmp_path: Path) -> None:
+        """The command of the guide writes a folder for each trial, by workers of their own."""
+        pytest.importorskip("tensorboard")
+        page = (ROOT / "docs" / "guides" / "loggers.md").read_text()
+        line = page.partition("```bash\n")[2].partition("\n")[0]
+        done = run(tmp_path, line=line, timeout_s=280)
+
+        assert done.status == 0, done.err
+        assert "callback" not in done.err
+        folders = sorted((tmp_path / "runs" / "logged").glob("trial-*"))
+        assert [folder.name for folder in folders] == [trial_name(number) for number in range(6)]
+        assert all(self.read(folder).Scalars("result/accuracy") for folder in folders)
+
+
+class TestMlflow:
+    def test_server_that_does_not_answer(self, tmp_path: Path) -> None:
+        """An unreachable server is one line and status 2, before a trial runs."""
+        pytest.importorskip("mlflow")
+        done = run(tmp_path, *TIMED, "runner=debug", "logger=mlflow", "logger.mlflow.tracking_uri=http://127.0.0.1:1")
+
+        assert done.status == 2
+        assert "logger.mlflow.tracking_uri=http://127.0.0.1:1: must be a server that can be reached" in done.err
+        assert not list(tmp_path.glob("heirloom/*/trials/*"))
+
+    def test_runs_are_nested_and_single(self, tmp_path: Path) -> None:
+        """All sessions share one run of the search, which ends FINISHED; each trial has one nested run."""
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        found = run_sessions(tmp_path, Spec("nas.callbacks.mlflow.MlflowCallback", {"tracking_uri": uri}))
+        tool = mlflow.MlflowClient(uri)
+        runs = tool.search_runs([tool.get_experiment_by_name("heirloom").experiment_id])
+        parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+        nested = {int(run.data.tags["heirloom.trial"]): run for run in runs if run not in parents}
+        assert len(parents) == 1
+        assert (parents[0].info.run_name, parents[0].info.status) == ("curves", "FINISHED")
+        assert found.winner is not None
+        assert parents[0].data.tags["heirloom.winner"] == str(found.winner.number)
+        assert len(runs) == 1 + len(found.lineage)
+        assert {run.data.tags["mlflow.parentRunId"] for run in nested.values()} == {parents[0].info.run_id}
+        for trial in found.lineage:
+            nested_run = nested[trial.number]
+            history = tool.get_metric_history(nested_run.info.run_id, "score")
+            assert [(m.step, m.value) for m in history] == [(s, pytest.approx(v["score"])) for s, v in trial.curve]
+            assert (nested_run.info.status, nested_run.info.run_name) == ("FINISHED", trial_name(trial.number))
+            assert nested_run.data.params["donor"] == ("none" if trial.donor is None else str(trial.donor))
+            assert nested_run.data.params["parent"] == (",".join(map(str, trial.parents)) or "none")
+            assert nested_run.data.metrics.get("inherited") == trial.inherited_share
+            assert nested_run.data.metrics["result.score"] == pytest.approx(trial.metrics["score"])
+            if trial.number in found.tests:
+                assert nested_run.data.metrics["test.score"] == found.tests[trial.number]["metrics"]["score"]
+
+
+class TestWandb:
+    def test_offline_runs_are_those_of_the_records(self, tmp_path: Path) -> None:
+        """Each trial has one offline run, whose file holds its reports once, its parameters and its result."""
+        pytest.importorskip("wandb")
+        found = run_sessions(tmp_path, Spec("nas.callbacks.wandb.WandbCallback", {"mode": "offline"}))
+
+        runs = {}
+        for file in sorted((tmp_path / "runs" / "curves" / "wandb").glob("offline-run-*/run-*.wandb")):
+            run_file = read_wandb(file)
+            assert run_file["group"] == "curves"
+            assert run_file["name"] not in runs
+            runs[run_file["name"]] = run_file
+        assert len(runs) == len(found.lineage)
+        for trial in found.lineage:
+            stored = runs[trial_name(trial.number)]
+            curve = [(int(row["step"]), float(row["score"])) for row in stored["history"]]
+            assert curve == [(step, pytest.approx(metrics["score"])) for step, metrics in trial.curve]
+            assert stored["config"]["donor"] == ("none" if trial.donor is None else str(trial.donor))
+            assert stored["config"]["point.x"] == trial.point["x"]
+            assert stored["summary"].get("inherited") == trial.inherited_share
+            assert stored["job_type"] == trial.stage
+
+
+def log_records(data: bytes) -> Iterator[bytes]:
+    """Yields the records of a LevelDB log, which W&B's package writes and has no reader for.
+
+    A block of 32 kB holds chunks: checksum (4 bytes), length (2), type (1: whole, 2 to 4: first, middle, last), bytes.
+    """
+    place, whole = 7, b""  # after the header ":W&B", magic and version
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+        _, length, kind = struct.unpack_from("<IHB", data, place)
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def read_wandb(file: Path) -> dict[str, Any]:
+    """Returns the content of an offline run, by W&B's own messages."""
+    from wandb.proto import wandb_internal_pb2
+
+    run: dict[str, Any] = {"history": [], "config": {}, "summary": {}}
+    for data in log_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        match record.WhichOneof("record_type"):
+            case "run":
+                run |= {"name": record.run.display_name, "group": record.run.run_group}
+                run |= {"job_type": record.run.job_type}
+                run["config"] |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
+            case "history":
+                row = {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+                run["history"].append(row)
+            case "config":
+                run["config"] |= {i.key: json.loads(i.value_json) for i in record.config.update}
+            case "summary":
+                run["summary"] |= {
+                    i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in record.summary.update
+                }
+    return run

@@ -10,6 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the one list of public names: ``_modules_of_names`` reads it
+    from nas.api.loop import SearchLoop as SearchLoop
+    from nas.api.loop import open_search as open_search
     from nas.api.results import Results as Results
     from nas.api.results import load as load
     from nas.api.search import run_search as run_search

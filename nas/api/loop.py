@@ -1,0 +1,253 @@
+"""Ask and tell: a search whose trials the calling code trains."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from nas.api.opened import OpenedSearch, SearchOptions, open_pipeline, search_of
+from nas.api.results import Results
+from nas.api.search import log_notice
+from nas.callbacks.base import Callback
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialInterrupted
+from nas.core.spec import Spec
+from nas.core.validation import closest_names
+from nas.executors.events import StopRequested
+from nas.executors.executor import Executor
+from nas.search.definition import Search
+from nas.search.pipeline import run_session
+from nas.storage.maintenance.gc.retention import Retention
+from nas.training.job import Job
+from nas.training.problem import Ability, Problem
+from nas.training.trial_run import TrialRun
+from nas.tuners.base import Tuner
+
+_MEASURED = frozenset({Ability.STATIC_METRICS, Ability.MEASURE, Ability.EXAMPLE_BATCH})
+"""Abilities by which a problem may give declared metrics without training."""
+
+
+def open_search(
+    problem: Search | type[Problem] | Problem | Spec | str,
+    *,
+    tuner: type[Tuner] | Tuner | Spec | str | None = None,
+    root: str = "heirloom",
+    options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    budget: Budget | int | None = None,
+    finalists: int = 2,
+    retention: Retention | None = None,
+    code: Literal["changed"] | None = None,
+    retry: Literal["failed"] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> SearchLoop:
+    """Opens a search whose trials the calling code trains::
+
+        with nas.open_search(MyProblem, tuner=MyTuner, budget=12) as search:
+            for run in search:
+                ...  # train run.point, with run.inherit, run.report and run.save
+                run.finish(accuracy=...)
+
+    The problem needs ``space`` and ``metrics``, but no ``train``. The same call continues the search, also after a
+    kill. The arguments are those of ``run_search``. The loop is one job: it has one trial at a time.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or the search in the folder is another one.
+    """
+    search = search_of(problem, tuner, None)
+    if search.slots != 1:
+        raise ConfigurationError(f"slots={search.slots}: must be 1 in a loop. Use run_search for several slots")
+    settings = SearchOptions(
+        root=root, options=options, name=name, budget=budget, finalists=finalists, retention=retention, code=code,
+        retry=retry,
+    )  # fmt: skip
+    return SearchLoop(open_pipeline(search, settings, is_loop=True), options, callbacks)
+
+
+class SearchLoop:
+    """A search whose trials the calling code trains, as a context manager; see ``open_search``.
+
+    A session starts with the first ``ask``. It ends with the block: without work left, the winner is tested and
+    exported. Otherwise the next session continues. An exception that leaves the block makes the open trial FAILED;
+    Ctrl-C and ``break`` do not, and the trial runs again.
+    """
+
+    def __init__(self, opened: OpenedSearch, options: Mapping[str, Any] | None, callbacks: Sequence[Callback]) -> None:
+        self._opened = opened
+        self._options = options
+        self._callbacks = callbacks
+        self._offers: queue.SimpleQueue[_Offer | None] = queue.SimpleQueue()
+        self._open: _Offer | None = None
+        self._executor: Executor | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._is_inside = False
+        self._has_ended = opened.end is not None
+
+    def __enter__(self) -> SearchLoop:
+        self._is_inside = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_inside = False
+        if self._thread is None or self._has_ended:
+            return
+        is_open = self._open is not None and not self._open.has_result
+        if self._executor is not None and (error is not None or is_open or self._has_work()):
+            self._executor.post(StopRequested("the loop ended"))
+        if self._open is not None:
+            self._open.end(error)
+        self._thread.join()
+        if error is None and self._error is not None:
+            raise self._error
+
+    def ask(self) -> TrialRun:
+        """Returns the next trial, when the tuner has proposed it.
+
+        End it by ``run.finish(accuracy=...)`` before the next call. A trial whose ``report`` raised ``TrialStopped``
+        has ended.
+
+        Raises:
+            ConfigurationError: no trial is left, or the trial before is not finished.
+            SearchFailedError: the search can't continue.
+            StorageError: the storage failed.
+        """
+        if (run := self._next()) is None:
+            end = self._opened.pipeline.ended_by()
+            why = "the tuner has no more proposals" if end == "tuner" else f"budget.{end or 'trials'} is used up"
+            remedy = "Choose another name" if end == "tuner" else "Raise the budget"
+            raise ConfigurationError(f"search.ask: {why}. {remedy}, or loop with `for run in search`")
+        return run
+
+    def __iter__(self) -> Iterator[TrialRun]:
+        """Yields trials until none is left."""
+        while (run := self._next()) is not None:
+            yield run
+
+    @property
+    def results(self) -> Results:
+        """The results so far."""
+        return Results.read(self._opened.pipeline.records.files)
+
+    def _next(self) -> TrialRun | None:
+        if not self._is_inside:
+            raise ConfigurationError("search.ask: must be called inside `with nas.open_search(...) as search:`")
+        if self._open is not None:
+            self._open.check_ended()
+            self._open.end()
+            self._open = None
+        if self._has_ended:
+            return None
+        self._start()
+        self._open = self._offers.get()
+        if self._open is None:
+            self._wait_for_end()
+            return None
+        return self._open.run
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._drive, name="heirloom-controller", daemon=True)
+            self._thread.start()
+
+    def _wait_for_end(self) -> None:
+        self._has_ended = True
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _drive(self) -> None:
+        """Runs the session, on a thread of its own."""
+        opened = self._opened
+        try:
+            run_session(
+                opened.pipeline, code=opened.code, options=self._options, retries=opened.retries, observe=log_notice,
+                callbacks=self._callbacks, train_many=self._train_many, begun=self._begin,
+            )  # fmt: skip
+        except SearchInterruptedError as error:
+            self._error = error if self._is_inside else None
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._offers.put(None)
+
+    def _begin(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def _train_many(self, job: Job) -> None:
+        """Offers each trial of a job to the calling code, and waits for its end."""
+        for run in job.trials():
+            offer = _Offer(run, self._opened.pipeline.prepared.problem)
+            self._offers.put(offer)
+            offer.wait()
+
+    def _has_work(self) -> bool:
+        """Returns whether a trial is left to train."""
+        pipeline = self._opened.pipeline
+        trials, _ = pipeline.records.load()
+        plan = pipeline.prepared.plan
+        if any(not trial.is_finished for trial in trials):
+            return True
+        if pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.retry_of is None for t in trials)):
+            return True
+        return any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later)
+
+
+class _Offer:
+    """A trial that the calling code trains while its job waits."""
+
+    def __init__(self, run: TrialRun, problem: Problem) -> None:
+        self.run = run
+        self.has_result = False
+        self._problem = problem
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        run.check_scores_by(self._check_scores)
+
+    def check_ended(self) -> None:
+        """Checks that the trial has its result, or was stopped.
+
+        Raises:
+            ConfigurationError: it has none.
+        """
+        if not self.has_result and self.run.stop is None:
+            raise ConfigurationError(f"search.ask: trial {self.run.number} has no result. Call run.finish(...) before")
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Lets the job go on.
+
+        An exception makes an open trial FAILED. Without one it is interrupted.
+
+        Args:
+            error: The exception that left the loop.
+        """
+        if not self.has_result and self.run.stop is None and not isinstance(error, Exception):
+            error = self.run.stop = TrialInterrupted("the loop ended")
+        self._error = None if self.has_result else error
+        self._ended.set()
+
+    def wait(self) -> None:
+        """Waits until the calling code has ended the trial. Raises its exception."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _check_scores(self, scores: Mapping[str, float]) -> None:
+        """Refuses a second result, and scores without a declared metric."""
+        number = self.run.number
+        if self.has_result:
+            raise ConfigurationError(f"run.finish: trial {number} has its result. Call search.ask() for the next one")
+        declared = [metric.name for metric in self._problem.metrics]
+        missing = [name for name in declared if name not in scores]
+        unknown = [name for name in scores if name not in declared]
+        if missing and (unknown or not self._problem.abilities & _MEASURED):
+            given = ", ".join(unknown) or "nothing"
+            names = closest_names(given, missing)
+            raise ConfigurationError(f"run.finish: trial {number} needs {names}, not {given}. Call run.finish again")
+        self.has_result = True

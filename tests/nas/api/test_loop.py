@@ -1,0 +1,295 @@
+"""Ask and tell: trials in a loop of the calling code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from torch import nn
+
+from nas import (
+    Budget,
+    Int,
+    Metric,
+    ParameterSpace,
+    Policy,
+    Problem,
+    Proposal,
+    Results,
+    Search,
+    SearchLoop,
+    Spec,
+    State,
+    Stopper,
+    TrialRun,
+    TrialStopped,
+    open_search,
+    run_search,
+)
+from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.tuners.base import WAIT
+from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.random import RandomTuner
+from tests.support.problems import InOrderTuner, PlainProblem
+
+ROOT = Path(__file__).parents[3]
+
+
+class Untrained(Problem):
+    """Has no ``train``, and inherits."""
+
+    metrics = (Metric("score"),)
+    policies = frozenset({Policy.SHARE_PARAMS})
+    space = ParameterSpace({"x": Int(0, 99)})
+
+
+class WithTest(Untrained):
+    """Has test data."""
+
+    def test(self, run: TrialRun) -> dict[str, float]:
+        return {"score": run.restore(nn.Linear(1, 1)).bias.item()}
+
+
+class StopsAtZero(Stopper):
+    """Stops a trial that reports 0."""
+
+    def should_stop(self, lineage: Any, trial: Any) -> bool:
+        return trial.curve[-1][1]["score"] == 0
+
+
+class Waits(InOrderTuner):
+    """Waits for a result that never comes."""
+
+    def ask(self, lineage: Any, number: int, job: int) -> Any:
+        return Proposal(point={"x": 1}) if number == 0 else WAIT
+
+
+def memory() -> str:
+    return f"memory://{uuid4().hex}"
+
+
+def opened(root: str, problem: type[Problem] = Untrained, **more: Any) -> SearchLoop:
+    return open_search(problem, **{"tuner": InOrderTuner, "root": root, "name": "s", "budget": 3, **more})
+
+
+def finish(run: TrialRun) -> None:
+    """Trains nothing, saves a network, and scores ``x``."""
+    network = nn.Linear(1, 1)
+    run.inherit(network)
+    run.save(network)
+    run.finish(score=run.point["x"])
+
+
+def states(results: Results) -> list[str]:
+    return [str(trial.state) for trial in results.lineage]
+
+
+def test_loop_is_a_search_like_any_other() -> None:
+    """A loop leaves the trials, winner and export of ``run_search``, and its trials are one job."""
+
+    class Trained(Untrained):
+        def train(self, run: TrialRun) -> dict[str, float]:
+            return {"score": run.point["x"]}
+
+    with open_search(Trained, tuner=EvolutionTuner, root=memory(), budget=4) as search:
+        for run in search:
+            run.finish(score=run.point["x"])
+    alone = run_search(Trained, tuner=EvolutionTuner, root=memory(), budget=4)
+
+    found = search.results
+    assert [(t.point, t.metrics, t.parents) for t in found.lineage] == [
+        (t.point, t.metrics, t.parents) for t in alone.lineage
+    ]
+    assert {trial.job for trial in found.lineage} == {0}
+    assert found.standing == "finished"
+    assert found.winner is not None
+
+
+def test_children_inherit_and_the_winner_is_tested() -> None:
+    """Weights of the loop's trials are published: children inherit them, and ``test`` restores them."""
+    with opened(memory(), WithTest) as search:
+        for run in search:
+            finish(run)
+
+    assert [trial.inherited for trial in search.results.lineage] == [0.0, 1.0, 1.0]
+    assert search.results.winner is not None
+    assert "score" in search.results.tests[search.results.winner.number]["metrics"]
+
+
+def test_loop_of_counted_asks_ends_the_search() -> None:
+    """A block that took exactly the budget's trials ends with the winner, without another ask."""
+    with opened(memory()) as search:
+        for _ in range(3):
+            search.ask().finish(score=1.0)
+
+    assert search.results.standing == "finished"
+    assert search.results.winner is not None
+
+
+def test_larger_budget_continues() -> None:
+    """A finished search has no trial, until it is opened with a larger budget."""
+    root = memory()
+    for budget in (2, 2, 3):
+        with opened(root, budget=budget) as search:
+            for run in search:
+                finish(run)
+
+    assert [trial.point["x"] for trial in search.results.lineage] == [0, 1, 2]
+
+
+def test_left_block_continues() -> None:
+    """``break`` leaves an open trial without a result; it runs first in the next session."""
+    root = memory()
+    with opened(root) as search:
+        finish(search.ask())
+        search.ask()
+    between = search.results
+    with opened(root) as search:
+        for run in search:
+            finish(run)
+
+    assert states(between)[0] == State.COMPLETE
+    assert State.COMPLETE not in states(between)[1:]
+    assert between.winner is None
+    assert [(t.number, str(t.state), t.attempt) for t in search.results.lineage] == [
+        (0, "COMPLETE", 1),
+        (1, "COMPLETE", 2),
+        (2, "COMPLETE", 1),
+    ]
+
+
+def test_exception_fails_the_trial() -> None:
+    """An exception that leaves the block is the trial's error, and the next session goes on after it."""
+    root = memory()
+    with pytest.raises(ZeroDivisionError), opened(root) as search:
+        search.ask()
+        print(1 / 0)
+    with opened(root) as search:
+        for run in search:
+            finish(run)
+
+    assert states(search.results) == ["FAILED", "COMPLETE", "COMPLETE"]
+    assert "ZeroDivisionError: division by zero" in str(search.results.lineage[0].error)
+
+
+def test_ctrl_c_fails_no_trial() -> None:
+    """Ctrl-C in the block leaves the trial without a result."""
+    with pytest.raises(KeyboardInterrupt), opened(memory()) as search:
+        search.ask()
+        raise KeyboardInterrupt
+
+    assert search.results.lineage[0].state not in (State.FAILED, State.COMPLETE)
+
+
+def test_stopper_stops_a_trial() -> None:
+    """A report that the stopper refuses raises ``TrialStopped``; the next ask records the trial as STOPPED."""
+    search = Search(problem=Spec.of(Untrained), tuner=Spec.of(InOrderTuner), stopper=Spec.of(StopsFirst))
+    with open_search(search, root=memory(), budget=2) as loop:
+        for run in loop:
+            try:
+                run.report(1, score=run.point["x"])
+            except TrialStopped:
+                continue
+            run.finish(score=run.point["x"])
+
+    assert states(loop.results) == ["STOPPED", "COMPLETE"]
+
+
+class StopsFirst(StopsAtZero):
+    """``StopsAtZero`` with the metrics that a search gives."""
+
+    def __init__(self, metrics: tuple[Metric, ...]) -> None:
+        super().__init__(metrics)
+
+
+def test_mistakes_in_a_loop() -> None:
+    """Each mistake gives one line and loses no trial: the loop goes on."""
+    with opened(memory(), budget=1) as search:
+        run = search.ask()
+        with pytest.raises(ConfigurationError, match=r"search\.ask: trial 0 has no result\. Call run\.finish"):
+            search.ask()
+        with pytest.raises(ConfigurationError, match=r"run\.finish: trial 0 needs score, not scores\. Call"):
+            run.finish(scores=1.0)
+        with pytest.raises(ConfigurationError, match=r"needs score, not nothing"):
+            run.finish()
+        run.finish(score=1.0)
+        with pytest.raises(ConfigurationError, match=r"run\.finish: trial 0 has its result\. Call search\.ask\(\)"):
+            run.finish(score=2.0)
+        with pytest.raises(ConfigurationError, match=r"search\.ask: budget\.trials is used up\. Raise the budget, or"):
+            search.ask()
+    with pytest.raises(ConfigurationError, match=r"search\.ask: must be called inside `with nas\.open_search"):
+        search.ask()
+
+    assert search.results.lineage[0].metrics == {"score": 1.0}
+
+
+def test_tuner_without_proposals_ends_the_loop() -> None:
+    """If the tuner is exhausted, the message says so, and the loop ends by itself."""
+    tuner = Spec.of(InOrderTuner, xs=[4])
+    with opened(memory(), tuner=tuner) as search:
+        search.ask().finish(score=1.0)
+        with pytest.raises(ConfigurationError, match=r"search\.ask: the tuner has no more proposals"):
+            search.ask()
+
+    assert search.results.winner is not None
+
+
+def test_failure_of_the_search_leaves_the_loop() -> None:
+    """An error of the controller is raised by ``ask``."""
+    with pytest.raises(SearchFailedError, match="answers WAIT"), opened(memory(), tuner=Waits) as search:
+        search.ask().finish(score=1.0)
+        search.ask()
+
+
+def test_loop_has_one_slot() -> None:
+    """Several slots are refused with the remedy."""
+    search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(RandomTuner), slots=2)
+
+    with pytest.raises(ConfigurationError, match=r"slots=2: must be 1 in a loop\. Use run_search"):
+        open_search(search, root=memory(), budget=Budget(trials=1))
+
+
+KILLED = """
+import os, signal, sys
+import nas
+from nas.tuners.evolution import EvolutionTuner
+
+
+class Own(nas.Problem):
+    metrics = (nas.Metric("score"),)
+    space = nas.ParameterSpace({"x": nas.Int(0, 99)})
+
+
+with nas.open_search(Own, tuner=EvolutionTuner, root=sys.argv[1], name="s", budget=6) as search:
+    for run in search:
+        if run.number == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        run.finish(score=run.point["x"])
+for trial in search.results.lineage:
+    print(trial.number, trial.point, trial.metrics, trial.parents)
+"""
+
+
+@pytest.mark.slow
+def test_killed_loop_continues(tmp_path: Path) -> None:
+    """After SIGKILL in a trial the same script continues, and ends with the table of one that was not killed."""
+    script = tmp_path / "loop.py"
+    script.write_text(KILLED)
+
+    def run(root: str, killed_at: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(script), root, str(killed_at)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    killed, again, whole = run("a", 3), run("a", -1), run("b", -1)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == whole.stdout
+    assert len(again.stdout.splitlines()) == 6

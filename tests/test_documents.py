@@ -130,6 +130,13 @@ def test_links_lead_to_headings(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", DOCUMENTS, ids=relative)
+def test_python_is_valid(page: Path) -> None:
+    """Each block of Python compiles."""
+    for block in blocks(page, "python"):
+        compile(block, relative(page), "exec", dont_inherit=True)
+
+
 def test_examples_are_shown_word_for_word() -> None:
     """The programs of the README, the tutorial and the reference are files of examples/, which other tests run."""
     problem = (ROOT / "examples" / "02_bring_your_problem" / "my_problem.py").read_text()

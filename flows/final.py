@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flows.cli.settings.machine import Machine
     from flows.engine.runner import Engine
     from nas.search.definition import Search
+    from nas.search.more_epochs import MoreEpochs
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
 
 
 def final(invocation: Invocation, engine: Engine) -> int:
-    """Trains the missing finalists, tests them and exports a better winner."""
+    """Trains missing finalists, or one trial further, tests them and exports a better winner."""
     from flows.cli.settings.limits import read_limits
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import check_deterministic, read_machine
@@ -49,7 +50,8 @@ def final(invocation: Invocation, engine: Engine) -> int:
     if identity["deterministic"]:  # results depend on slots and threads
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
     check_deterministic(identity["deterministic"], machine)
-    if PolicyPlan.from_stages(identity["policy"]).final is None:
+    more_epochs = read_more_epochs(invocation.values)
+    if more_epochs is None and PolicyPlan.from_stages(identity["policy"]).final is None:
         raise ConfigurationError(
             f"search {name} has no final stage: its policy plan has one stage. Start a search under another name "
             "with policy=two_stage or policy=warm_final"
@@ -66,8 +68,26 @@ def final(invocation: Invocation, engine: Engine) -> int:
         retention=retention,
         export=limits.export,
         log_dir=log_dir,
+        more_epochs=more_epochs,
     )
     return engine.run(pipeline, context, only_finals=True, callbacks=callbacks)
+
+
+def read_more_epochs(values: Mapping[str, Any]) -> MoreEpochs | None:
+    """Returns the options ``more_epochs`` and ``trial``, or None without the first.
+
+    Raises:
+        ConfigurationError: a value is invalid, or ``trial`` is given alone.
+    """
+    from nas.core.errors import ConfigurationError
+    from nas.search.more_epochs import MoreEpochs
+
+    n_epochs, trial = values["more_epochs"], values["trial"]
+    if n_epochs is not None:
+        return MoreEpochs(n_epochs=n_epochs, trial=trial)
+    if trial is not None:
+        raise ConfigurationError(f"trial={trial}: must be given with more_epochs. Add more_epochs=N")
+    return None
 
 
 def stored_search(identity: Mapping[str, Any], invocation: Invocation, machine: Machine) -> Search:

@@ -83,7 +83,7 @@ def test_finals_repeat_the_options_of_searches() -> None:
     """An option that both commands have has one default and one meaning, except those that the page shows."""
     shown = re.findall(r"^\| `(\w+)`", table("final"), re.MULTILINE)
 
-    assert shown == ["name", "finalists", "trust"]
+    assert shown == ["name", "finalists", "more_epochs", "trial", "trust"]
 
 
 @pytest.mark.parametrize("guide", ["budgets", "nfs"])

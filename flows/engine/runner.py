@@ -211,7 +211,7 @@ class Engine:
         n_trials = pipeline.budget.trials
         if only_finals:
             n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)
-        wanted = pipeline.ranking.n_trials_by_stage(n_trials)
+        wanted = pipeline.n_trials_by_stage(trials, n_trials)
         done = [trial for trial in trials if trial.is_finished]
         with Progress(pipeline.prepared.problem.metrics, wanted, trials) as progress:
             if prepared.left_out:

@@ -16,7 +16,7 @@ from nas.core.supernet import is_epoch
 from nas.core.trial import State
 from nas.search.pipeline import Summary
 from nas.training.messages import NEEDS_EXTRA
-from nas.views.finals_line import finals_line
+from nas.views.finals_line import finals_line, more_epochs_lines
 from nas.views.formatting import brief, count, last_line, score
 from nas.views.fronts import front_lines
 from nas.views.trial_summary import SHARED, UNTRAINED
@@ -79,6 +79,8 @@ def print_summary(
             write(UNTRAINED)
         if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):
             write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
+        for line in more_epochs_lines(lineage, winner, metrics[0]):
+            write(line)
         if (better := finals_line(lineage, winner, metrics[0], final)) is not None:
             write(better)
         test = summary.tests.get(winner.number, {})

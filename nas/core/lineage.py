@@ -182,12 +182,13 @@ def restore_log(
         deterministic_slots: The slots of a deterministic search; None: the search is another one.
         key: Returns the key of a point.
     """
+    in_stage = [trial for trial in in_stage if trial.more_epochs is None]
     finished = {t.number: t for t in in_stage if t.is_finished}
     listed = {number: None for trial in in_stage for number in trial.learned}
     known: Iterable[int]
     if deterministic_slots is not None:
         order = LearningOrder(deterministic_slots, (t for t in in_stage if t.number not in listed))
-        n_proposed = sum(trial.retry_of is None for trial in in_stage)
+        n_proposed = sum(trial.is_counted for trial in in_stage)
         rest = order.numbers()[: order.n_settled(n_proposed)]
         known = itertools.takewhile(finished.__contains__, (*listed, *rest))
     else:

@@ -115,7 +115,8 @@ class Ranking:
 
     def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the best trials of the previous stage that are still to retrain in this stage."""
-        taken = {t.parents[0] for t in trials if t.stage == stage.name and not t.reached_deadline}
+        in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None]
+        taken = {t.parents[0] for t in in_stage if not t.reached_deadline}
         return [t for t in self._finalists(trials, stage) if t.number not in taken]
 
     def n_trials_by_stage(self, n_trials: int | None) -> dict[str, int | None]:
@@ -187,7 +188,8 @@ class Ranking:
     def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the best trials of the previous stage, without those whose retraining ended without a score."""
         best_of = self._best_of(trials, stage)
-        ended = [t for t in trials if t.stage == stage.name and t.is_finished and not t.reached_deadline]
+        in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None]
+        ended = [t for t in in_stage if t.is_finished and not t.reached_deadline]
         failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
         return [t for t in best_of.values() if t.number not in failed][: self._n_finalists(stage, len(best_of))]
 

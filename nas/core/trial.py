@@ -181,6 +181,8 @@ class Trial:
     """Trials whose results the tuner learned since the previous proposal, in order."""
     retry_of: int | None = None
     """The FAILED trial that it repeats, with the same index and seed (``retry=failed``)."""
+    more_epochs: int | None = None
+    """The epochs for which it goes on training its parent (``flows.final more_epochs=20``); None for other trials."""
 
     state: State = State.WAITING
     reason: Reason | None = None
@@ -238,6 +240,11 @@ class Trial:
     def parents(self) -> tuple[int, ...]:
         """The trials that the point was derived from."""
         return self.proposal.parents
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it counts in its stage: no retry, and no training that goes on."""
+        return self.retry_of is None and self.more_epochs is None
 
     @property
     def is_finished(self) -> bool:
@@ -357,7 +364,7 @@ class Trial:
         return Trial(
             number=self.number, index=self.index, proposal=self.proposal, stage=self.stage, job=self.job,
             policies=self.policies, seed=self.seed, generation=self.generation, created=self.created,
-            learned=self.learned, retry_of=self.retry_of, state=state,
+            learned=self.learned, retry_of=self.retry_of, more_epochs=self.more_epochs, state=state,
         )  # fmt: skip
 
     def proposal_record(self) -> dict[str, Any]:
@@ -373,6 +380,7 @@ class Trial:
             "created": self.created,
             "learned": list(self.learned),
             **({} if self.retry_of is None else {"retry_of": self.retry_of}),
+            **({} if self.more_epochs is None else {"more_epochs": self.more_epochs}),
             "proposal": self.proposal.to_json(),
         }
 

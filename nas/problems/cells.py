@@ -211,7 +211,7 @@ class CellsProblem(ImageProblem):
         if (epoch := epoch_of(run.point)) is not None:
             return self._train_epoch(run, network, (train, validation), epoch)
         n_batches = self.recipe.n_batches(len(train))
-        n_steps = run.epochs(full=self.recipe.n_epochs * n_batches, early=self.recipe.n_epochs_early * n_batches)
+        n_steps = n_batches * run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
         start = self._start(run, network)
         return self._fitted(run, network, (train, validation), n_steps=n_steps, start=start)
 

@@ -123,6 +123,27 @@ def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], se
     return _new_trial(proposal, stage, index, trials, seed)
 
 
+def go_on(parent: Trial, stage: Stage, n_epochs: int, trials: Sequence[Trial], seed: int) -> Trial:
+    """Returns the trial that goes on training a parent's point, from its weights.
+
+    Its policies are those of the stage, without those that shorten the training. Its seed is new.
+
+    Args:
+        parent: A finished trial with weights.
+        stage: The last stage of the plan.
+        n_epochs: The number of epochs.
+        trials: All trials of the search, by number.
+        seed: The search's seed.
+    """
+    number = len(trials)
+    reason = f"{n_epochs} more epochs of {parent.number}"
+    proposal = Proposal(point=parent.point, parents=(parent.number,), reason=reason, proxies=parent.proposal.proxies)
+    policies = (stage.policies | {Policy.SHARE_PARAMS}) - {Policy.EARLY_STOP, Policy.SKIP_TRAIN}
+    trial = _new_trial(proposal, stage, parent.index, trials, seed)
+    seed = trial_seed(seed, f"{stage.name}/more_epochs", number)
+    return replace(trial, policies=policies, seed=seed, more_epochs=n_epochs)
+
+
 def repeat(failed: Trial, trials: Sequence[Trial]) -> Trial:
     """Returns a new trial for a FAILED one.
 
@@ -144,6 +165,7 @@ def repeat(failed: Trial, trials: Sequence[Trial]) -> Trial:
         generation=failed.generation,
         created=time.time(),
         retry_of=failed.number,
+        more_epochs=failed.more_epochs,
     )
 
 

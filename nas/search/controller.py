@@ -42,7 +42,7 @@ from nas.executors.events import (
 )
 from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
-from nas.search.admission import AdmissionRules, admit, check_recorded, check_suggested, repeat, retrain
+from nas.search.admission import AdmissionRules, admit, check_recorded, check_suggested, go_on, repeat, retrain
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -290,8 +290,8 @@ class SearchController:
         return self._jobs.next_job(self._proposals.n_proposed, len(self.trials))
 
     def _is_search(self, trial: Trial) -> bool:
-        """Returns whether the trial belongs to the search stage."""
-        return trial.stage == self._proposals.stage
+        """Returns whether the trial belongs to the search stage, and does not go on training another."""
+        return trial.stage == self._proposals.stage and trial.more_epochs is None
 
     def _allows_new_job(self) -> bool:
         """Returns whether the budget allows a new job."""
@@ -357,6 +357,11 @@ class SearchController:
         for trial in failed:
             self._propose(repeat(trial, self.trials))
 
+    def go_on(self, parent: Trial, stage: Stage, n_epochs: int) -> None:
+        """Proposes a trial that goes on training another; ``train_finalists`` of the stage runs it."""
+        self._check_recorded([parent])
+        self._propose(go_on(parent, stage, n_epochs, self.trials, self._settings.seed))
+
     def _check_recorded(self, trials: Iterable[Trial]) -> None:
         check_recorded(trials, self._rules.space, self._records)
 
@@ -380,7 +385,7 @@ class SearchController:
                 slots, trials share the torch threads of all slots, unless the search is deterministic. None: unknown,
                 each trial has the threads of one slot.
         """
-        in_stage = [trial for trial in self.trials if trial.stage == stage.name]
+        in_stage = [trial for trial in self.trials if trial.stage == stage.name and trial.more_epochs is None]
         trained = {trial.parents[0] for trial in in_stage if trial.parents and not trial.reached_deadline}
         remaining = [parent for parent in finalists if parent.number not in trained]
         self._check_recorded(remaining)
@@ -391,7 +396,7 @@ class SearchController:
             before = len(self.trials), len(self._waiting)
             while (finalist := self._next_final(stage, remaining)) is not None:
                 remaining.remove(finalist)
-                index = sum(t.stage == stage.name and t.retry_of is None for t in self.trials)
+                index = sum(t.stage == stage.name and t.is_counted for t in self.trials)
                 self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed))
             self._submit_ready(stage, n_slots)
             if self._slots.n_active:
@@ -537,7 +542,7 @@ class SearchController:
                 self._proxies.handle(event)
                 return
             case ExtraResult(trial=number, result=result) if self._stateful is not None:
-                if self.trials[number].retry_of is None:
+                if self.trials[number].is_counted:
                     self._stateful.add_extra_result(self.trials[number], result)
             case JobLeftWorker():
                 self._jobs.job_left(event)
@@ -570,7 +575,7 @@ class SearchController:
             self._collector.add(trial)
         self._enforcer.add_result(trial)
         self._proposals.add_result(trial)
-        if self._stateful is not None and self._is_search(trial) and trial.retry_of is None:
+        if self._stateful is not None and self._is_search(trial) and trial.is_counted:
             self._stateful.add_result(trial)
             self._allow_ask()
         self._observe(Finished(trial))

@@ -57,7 +57,7 @@ class JobPlan:
             in_stage: All trials of the stage.
             left: The jobs whose code has left by itself, according to the records.
         """
-        in_stage = [t for t in in_stage if t.retry_of is None]
+        in_stage = [t for t in in_stage if t.is_counted]
         if not self.requests_trials:
             return {t.job for t in in_stage if not t.is_finished}
         n_finished = Counter(t.job for t in in_stage if t.is_finished)

@@ -59,7 +59,7 @@ class JobScheduler:
 
         A retry is a job of one trial that no budget counts.
         """
-        in_stage = [t for t in in_stage if t.retry_of is None]
+        in_stage = [t for t in in_stage if t.is_counted]
         self._job_indices = {job: index for index, job in enumerate(dict.fromkeys(t.job for t in in_stage))}
         if not self.plan.requests_trials:
             return
@@ -173,7 +173,7 @@ class JobScheduler:
         self._without_slot.pop(trial.job, None)
         if self._slots.holder(trial.job) is None:
             self._slots.hold(trial.slot or 0, trial.job)
-        if trial.retry_of is not None:
+        if not trial.is_counted:
             return Assignment(trial, tuple(donors), job_index=trial.index)
         n_finished, most = self._n_finished[trial.job], self.plan.trials_per_job
         is_last = not is_search or (most is not None and n_finished + 1 >= most)

@@ -32,6 +32,7 @@ from nas.search.crash_tracker import CrashTracker
 from nas.search.definition import PreparedSearch
 from nas.search.finals import WinnerSelection, newest_best
 from nas.search.lease import SearchLease
+from nas.search.more_epochs import MoreEpochs
 from nas.search.search_init import unused_weights
 from nas.search.session_code import session_code
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
@@ -77,6 +78,7 @@ class SearchPipeline:
         gpus_per_trial: GPUs of each trial, for a budget of GPU-hours.
         export: The trials that can become the winner; see ``nas.core.ranking.competitors``.
         log_dir: The local folder of loggers, which has a folder for each search.
+        more_epochs: Goes on with the training of a trial, instead of training finalists.
 
     Attributes:
         ended_by_tuner: Whether ``run`` ended the search stage because the tuner had no more proposals.
@@ -93,6 +95,7 @@ class SearchPipeline:
         gpus_per_trial: float = 1.0,
         export: Export = "final",
         log_dir: str = LOG_DIR,
+        more_epochs: MoreEpochs | None = None,
     ) -> None:
         check_int("finalists", finalists, 1)
         check_choice("export", export, get_args(Export))
@@ -107,6 +110,7 @@ class SearchPipeline:
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()
+        self.more_epochs = more_epochs
         self._gpus_per_trial = gpus_per_trial
         self.log_dir = os.path.abspath(log_dir)
         self.ended_by_tuner = False
@@ -138,7 +142,7 @@ class SearchPipeline:
         for stage in plan.stages:  # there is no time for the remaining work
             if stage.name in unfinished:
                 return bounds[stage.name]
-        if not self.budget.allows_trial(sum(t.stage == plan.search.name and t.retry_of is None for t in trials)):
+        if not self.budget.allows_trial(sum(t.stage == plan.search.name and t.is_counted for t in trials)):
             return "trials"
         if (bound := bounds[plan.search.name]) is not None:
             return bound
@@ -147,8 +151,15 @@ class SearchPipeline:
         return "tuner" if self._tuner_is_exhausted(trials) else None
 
     def has_finals(self) -> bool:
-        """Returns whether the winner is exported, and no finalist is left to train."""
+        """Returns whether the winner is exported, and no trial is left to train.
+
+        Raises:
+            ConfigurationError: the trial of ``more_epochs`` can't go on.
+        """
         trials, _ = self.records.load()
+        if self.more_epochs is not None:
+            is_left = any(not t.is_finished and t.more_epochs is not None for t in trials)
+            return not is_left and self._to_go_on(trials) is None and self._selection.is_done(trials)
         later = self.prepared.plan.later
         names = {stage.name for stage in later}
         is_left = any(not trial.is_finished and trial.stage in names for trial in trials)
@@ -212,7 +223,7 @@ class SearchPipeline:
 
     def _jobs_are_used_up(self, trials: Sequence[Trial]) -> bool:
         """Returns whether no job is active and the budget allows no new one."""
-        in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name and t.retry_of is None]
+        in_stage = [t for t in trials if t.stage == self.prepared.plan.search.name and t.is_counted]
         if self.budget.allows_job(len({t.job for t in in_stage})):
             return False
         return not self.prepared.jobs.active_jobs(in_stage, self.records.ended_jobs())
@@ -331,7 +342,10 @@ class SearchPipeline:
                 controller.restore(plan.search)
             else:
                 self.ended_by_tuner = controller.search(plan.search)
-            self._run_later_stages(controller)
+            if self.more_epochs is None:
+                self._run_later_stages(controller)
+            else:
+                self._go_on(controller, self.more_epochs)
             controller.collect_garbage(at_end=True)  # frees disk space for the export
             started_s = executor.now_s()
             if self._selection.select_winner(executor, controller.trials):
@@ -380,6 +394,39 @@ class SearchPipeline:
             while chosen := self.ranking.next_finalists(controller.trials, stage):
                 if not controller.train_finalists(stage, chosen, n_trials=n_trials):
                     break
+
+    def _to_go_on(self, trials: Sequence[Trial]) -> Trial | None:
+        """Returns the trial that ``more_epochs`` goes on with, or None if nothing is to be proposed."""
+        more = self.more_epochs
+        if more is None:
+            return None
+        parent = more.parent(trials, self.ranking.winner(trials), is_selected=self._selection.is_done(trials))
+        if parent is not None:
+            more.check(parent, self.prepared.problem)
+        return parent
+
+    def n_trials_by_stage(self, trials: Sequence[Trial], n_trials: int | None) -> dict[str, int | None]:
+        """Returns the expected number of trials by stage.
+
+        With ``more_epochs`` no finalist is trained, but at most one trial of the last stage.
+
+        Args:
+            trials: All trials.
+            n_trials: The number of the search stage's trials that get a score; None: not known.
+        """
+        if self.more_epochs is None:
+            return self.ranking.n_trials_by_stage(n_trials)
+        found: dict[str, int | None] = {
+            stage.name: sum(trial.stage == stage.name for trial in trials) for stage in self.prepared.plan.stages
+        }
+        last = self.prepared.plan.stages[-1].name
+        return {**found, last: (found[last] or 0) + (self._to_go_on(trials) is not None)}
+
+    def _go_on(self, controller: SearchController, more: MoreEpochs) -> None:
+        stage = self.prepared.plan.stages[-1]
+        if (parent := self._to_go_on(controller.trials)) is not None:
+            controller.go_on(parent, stage, more.n_epochs)
+        controller.train_finalists(stage, [], n_trials=1)
 
     def _init_check(self, observe: Callable[[Event], None]) -> Callable[[Trial], None]:
         """Returns a function that takes finished trials, and reports unused initial weights once."""

@@ -47,7 +47,7 @@ class ProposalLog:
         """Restores the proposals of a stage, and what the tuner had seen, from the trials."""
         self.stage = stage
         in_stage = self.in_stage()
-        asked = [t for t in in_stage if t.retry_of is None]
+        asked = [t for t in in_stage if t.is_counted]
         self._numbers = [t.number for t in asked]
         self._pending = {t.number: t for t in in_stage if not t.is_finished}
         self._restore_log(in_stage)
@@ -160,7 +160,7 @@ class ProposalLog:
     def add_result(self, trial: Trial) -> None:
         """Adds a result. The last missing one restores the order in which results were seen."""
         self._pending.pop(trial.number, None)
-        if trial.stage != self.stage:
+        if trial.stage != self.stage or trial.more_epochs is not None:
             return
         if trial.number not in self._missing:
             self._append(trial)
@@ -192,8 +192,8 @@ class ProposalLog:
     # ---- views
 
     def in_stage(self) -> list[Trial]:
-        """Returns the stage's trials in the order proposed."""
-        return [t for t in self._trials if t.stage == self.stage]
+        """Returns the stage's trials in the order proposed, without those that go on training others."""
+        return [t for t in self._trials if t.stage == self.stage and t.more_epochs is None]
 
     def first_pending(self) -> int | None:
         """Returns the lowest number of a trial of the stage without a result."""

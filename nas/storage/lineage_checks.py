@@ -67,8 +67,9 @@ class _Stage:
 
     def add(self, trial: Trial) -> str:
         """Adds a proposal; returns what does not follow from those before it."""
-        is_retry = trial.retry_of is not None
+        is_retry = not trial.is_counted
         index = self.n_proposed if trial.retry_of is None else self.index_of.get(trial.retry_of)
+        index = trial.index if trial.more_epochs is not None else index  # that of its parent, maybe of another stage
         news = set(trial.learned)
         is_new = len(news) == len(trial.learned) and news <= self.index_of.keys() and news.isdisjoint(self.learned)
         self.n_proposed = self.n_proposed if is_retry else trial.index + 1  # after a fault the others go on from it
@@ -89,6 +90,8 @@ def _place(trial: Trial, trials: Sequence[Trial], stages: Sequence[str]) -> str:
     place = stages.index(trial.stage)
     before = stages[max(place - 1, 0)]
     sources = (*trial.parents, *_numbers(trial.proposal.weight_donors))
+    if trial.more_epochs is not None and all(trials[number].stage in stages for number in sources):
+        before = trials[sources[0]].stage if sources else before  # any stage
     if wrong := list(dict.fromkeys(number for number in sources if trials[number].stage != before)):
         allowed = f"must be trials of stage {short_repr(before)}, not {wrong[:5]}"
         return f"parents and donors of stage {short_repr(trial.stage)} {allowed}"

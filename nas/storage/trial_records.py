@@ -66,6 +66,7 @@ class _ProposalRecord(Struct):
     learned: tuple[Whole, ...]
     proposal: dict[str, Any]
     retry_of: Whole | None = None
+    more_epochs: Positive | None = None
 
 
 class _Inheritance(Struct):

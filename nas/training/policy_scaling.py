@@ -19,13 +19,20 @@ class PolicyScaling:
     Attributes:
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner requests, or None.
+        more_epochs: The epochs for which the trial goes on training its parent, or None for another trial.
         asked_epochs_s: The ``time.perf_counter`` of the first call of ``epochs``, or None. The time before it is setup,
             which does not grow with the epochs.
     """
 
-    def __init__(self, policies: frozenset[Policy] = frozenset(), fidelity: float | None = None) -> None:
+    def __init__(
+        self,
+        policies: frozenset[Policy] = frozenset(),
+        fidelity: float | None = None,
+        more_epochs: int | None = None,
+    ) -> None:
         self.policies = policies
         self.fidelity = fidelity
+        self.more_epochs = more_epochs
         self._epochs: dict[tuple[int, int], int] = {}
         self._scales: dict[str, float] = {}
         self.asked_epochs_s: float | None = None
@@ -47,8 +54,8 @@ class PolicyScaling:
     def epochs(self, *, full: int, early: int) -> int:
         """Returns how many epochs to train: ``for epoch in range(run.epochs(full=60, early=8))``.
 
-        The first rule that applies decides: with SKIP_TRAIN, 0; with a fidelity, that share of ``full``, at least 1;
-        with EARLY_STOP, ``early``, at most ``full``; else ``full``.
+        The first rule that applies decides: ``more_epochs``; with SKIP_TRAIN, 0; with a fidelity, that share of
+        ``full``, at least 1; with EARLY_STOP, ``early``, at most ``full``; else ``full``.
 
         Raises:
             ConfigurationError: an argument is not a whole number of at least 0.
@@ -57,7 +64,9 @@ class PolicyScaling:
         check_int("run.epochs: early", early, 0)
         if self.asked_epochs_s is None:
             self.asked_epochs_s = time.perf_counter()
-        if Policy.SKIP_TRAIN in self.policies:
+        if self.more_epochs is not None:
+            n = self.more_epochs
+        elif Policy.SKIP_TRAIN in self.policies:
             n = 0
         elif self.fidelity is not None:
             n = max(1, round(self.fidelity * full))

@@ -58,6 +58,7 @@ class TrialRun(PolicyScaling):
         point: Architecture and hyper-parameters, plain JSON data.
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner requests, or None.
+        more_epochs: The epochs for which the trial goes on training its parent, or None for another trial.
         derivation: The tuner's note on how it made the point.
         seed: The trial's random seed. Python, numpy and torch are seeded with it already.
         device: ``cpu``, ``cuda`` or ``mps``.
@@ -78,7 +79,7 @@ class TrialRun(PolicyScaling):
         space: Space | None = None,
         log_dir: str = LOG_DIR,
     ) -> None:
-        super().__init__(trial.policies, trial.proposal.fidelity)
+        super().__init__(trial.policies, trial.proposal.fidelity, trial.more_epochs)
         self.number = trial.number
         self.name = trial_name(trial.number)
         self.search = files.url.rstrip("/").rpartition("/")[2]

@@ -52,7 +52,8 @@ def _below(lineage: Lineage, finals: list[Trial], metric: Metric) -> list[str]:
     trials = {trial.number: trial for trial in lineage}
     lines = []
     for final in finals:
-        parent = trials.get(final.parents[0]) if final.parents else None
+        trains_again = final.more_epochs is None and bool(final.parents)
+        parent = trials.get(final.parents[0]) if trains_again else None
         if parent is not None and has_full_score(parent, trials.get, metric):
             value = parent.metrics[metric.name]
             if metric.is_better(value, final.metrics[metric.name]):
@@ -62,3 +63,18 @@ def _below(lineage: Lineage, finals: list[Trial], metric: Metric) -> list[str]:
 
 def _scored(trial: Trial, metric: Metric) -> str:
     return f"trial {trial.number} ({trial.stage}), full validation {metric.name} {score(trial.metrics[metric.name])}"
+
+
+def more_epochs_lines(lineage: Lineage, winner: Trial, metric: Metric) -> list[str]:
+    """Returns a line on the newest trial of ``more_epochs``, if it has a score."""
+    trials = {trial.number: trial for trial in lineage}
+    newest = next((t for t in sorted(lineage, key=lambda t: -t.number) if t.more_epochs is not None), None)
+    if newest is None or (value := newest.value(metric.name)) is None:
+        return []
+    parent = trials[newest.parents[0]]
+    before = parent.value(metric.name)
+    share = "none" if newest.inherited is None else f"{newest.inherited:.0%}"
+    text = f"more epochs: trial {newest.number} trained trial {parent.number} for {newest.more_epochs} more, "
+    text += f"from {share} of its weights: {metric.name} {score(value)}"
+    text += "" if before is None else f", before {score(before)}"
+    return [text if newest.number == winner.number else f"{text}; the winner stays trial {winner.number}"]

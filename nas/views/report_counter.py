@@ -36,7 +36,8 @@ class ReportCounter:
 
     def start(self, number: int) -> None:
         """Notes that an attempt starts. One that resumes reports its earlier steps again."""
-        if self.stage_of(number) != self._search_stage:
+        trial = self._trials.get(number)
+        if trial is not None and trial.stage != self._search_stage and Policy.SKIP_TRAIN not in trial.policies:
             self._n_reports[number] = 0
 
     def report(self, number: int) -> bool:
@@ -68,10 +69,10 @@ class ReportCounter:
         A COMPLETE trial with the same stage and policies gives it. Without one, the trial of the same point does,
         scaled by its share of a full training. Each epoch is taken to be reported.
         """
-        if Policy.SKIP_TRAIN in trial.policies:
-            return None
+        if trial.more_epochs is not None:
+            return trial.more_epochs
         for other in reversed(self._trials.values()):
-            is_like = (other.stage, other.policies) == (trial.stage, trial.policies)
+            is_like = (other.stage, other.policies, other.more_epochs) == (trial.stage, trial.policies, None)
             if is_like and other.state == State.COMPLETE and other.curve:
                 return len(other.curve)
         parent = self._trials.get(trial.parents[0]) if trial.parents else None

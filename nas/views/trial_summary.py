@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nas.core.point import flat_point
 from nas.core.trial import Donor, Trial
-from nas.views.formatting import brief, duration, last_line, number, size
+from nas.views.formatting import brief, count, duration, last_line, number, size
 from nas.views.table import Tests
 
 SHARED = " with shared weights"
@@ -31,6 +31,8 @@ def trial_summary(trial: Trial, tests: Tests, *, is_shared: bool = False) -> str
     lines = [f"trial {trial.number}: {state}", f"stage {trial.stage}, generation {trial.generation}"]
     if trial.retry_of is not None:
         lines.append(f"retry of {trial.retry_of}")
+    if trial.more_epochs is not None:
+        lines.append(f"goes on training {trial.parents[0]} for {count(trial.more_epochs, 'epoch')}")
     lines += [f"{name} {number(value)}{SHARED if is_shared else ''}" for name, value in trial.metrics.items()]
     tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
     lines += [f"test {name} {number(value)}" for name, value in tested.items()]

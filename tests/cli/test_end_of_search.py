@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import TIMED, run, trials
+from tests.support.commands import TIMED, Command, run, trials, until
 
 DEBUG = (*TIMED, "runner=debug", "name=s", "finalists=1")
 
@@ -70,11 +70,12 @@ SHORT = ("+tuner=random", "problem._target_=own_short.Short", "runner=debug", "n
 def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(here: Path) -> None:
     """One line names both full scores; the suggested command exports the better trial, by validation alone."""
     (here / "own_short.py").write_text(PROBLEM)
-    done = run(here, *SHORT, "budget.trials=3", "problem.quick=false", forked=False)
+    done = run(here, *SHORT, "budget.trials=3", "problem.quick=false")
     [better] = [line.strip() for line in done.out.splitlines() if line.endswith("export=best")]
     best = max(trials(here / "heirloom" / "s")[:3], key=lambda trial: trial.metrics["score"]).number
     taken = run(here, line=better)
-    report = run(here, "name=s", module="flows.report", forked=False)
+    report = run(here, "name=s", module="flows.report")
+    run(here, "name=s", "format=html", module="flows.report")
     again = run(here, line=better.replace("export=best", "export=final"))
 
     value = trials(here / "heirloom" / "s")[best].metrics["score"]
@@ -85,6 +86,7 @@ def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(
     assert f"best/{best:06d}-" in taken.out
     assert f"winner: trial {best} (search)" in report.out
     assert f"export=best: better than trial 3 (final), full validation score {value - 100.0:.4f}; " in report.out
+    assert "export=best: better than trial 3 (final), full validation score" in (here / "s.html").read_text()
     assert "\nbest: trial 3 (final)" in again.out
     assert len(trials(here / "heirloom" / "s")) == 5
 
@@ -93,7 +95,7 @@ def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(
 def test_scores_on_a_part_of_the_data_are_not_compared(here: Path) -> None:
     """A trial under QUICK_EVAL has no full score, so that no final is below it, and export=best takes a final."""
     (here / "own_short.py").write_text(PROBLEM)
-    done = run(here, *SHORT, "budget.trials=2", "export=best", forked=False)
+    done = run(here, *SHORT, "budget.trials=2", "export=best")
 
     assert "\nbest: trial 2 (final)" in done.out
     assert "better" not in done.out
@@ -104,17 +106,132 @@ def test_scores_on_a_part_of_the_data_are_not_compared(here: Path) -> None:
 def test_init_points_takes_the_point_of_another_searchs_trial(here: Path) -> None:
     """The first trial has that point; a trial that does not exist and a point outside the space are refused."""
     (here / "own_short.py").write_text(PROBLEM)
-    first = run(here, *SHORT, "budget.trials=2", "policy=plain", forked=False)
+    first = run(here, *SHORT, "budget.trials=2", "policy=plain")
     given = [word for word in SHORT if word != "name=s"] + ["budget.trials=1", "policy=plain"]
-    second = run(here, *given, "name=t", "init.points=s:1", "seed=7", forked=False)
-    again = run(here, *given, "name=t", "init.points=s:1", "seed=7", forked=False)
+    second = run(here, *given, "name=t", "init.points=s:1", "seed=7")
+    again = run(here, *given, "name=t", "init.points=s:1", "seed=7")
 
     assert (first.status, second.status, again.status) == (0, 0, 0)
     assert trials(here / "heirloom" / "t")[0].point == trials(here / "heirloom" / "s")[1].point
     assert "search t is finished" in again.out
-    assert run(here, *given, "name=u", "init.points=s:9", forked=False).complaint == (
+    assert run(here, *given, "name=u", "init.points=s:9").complaint == (
         "init.points=s:9: no such trial under this root. Name one of another search there "
         "(the command `report` lists them), or a JSON file of points."
     )
     outside = run(here, *TIMED, "init.points=s:1", "name=v", "runner=debug").complaint
     assert outside.startswith("init.points[0] is not in the space: ")
+
+
+COUNTING = """
+import time
+import torch
+from nas import Int, Metric, ParameterSpace, Policy, Problem
+
+class Counting(Problem):
+    '''Adds 1 to its only weight in each epoch; momentum is in the optimizer, which children inherit.'''
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 9)})
+    policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+    def __init__(self, seconds=0.0, most=1000):
+        self.seconds, self.most = seconds, most
+    def train(self, run):
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+        resumed = run.resumed_from()
+        if resumed:
+            resumed.load(model, optimizer)
+        elif Policy.SHARE_PARAMS in run.policies:
+            run.inherit(model)
+            run.inherit_optimizer(optimizer, model)
+        for epoch in range(resumed.step if resumed else 0, run.epochs(full=4, early=2)):
+            optimizer.zero_grad()
+            (-model.weight.sum()).backward()
+            optimizer.step()
+            time.sleep(self.seconds if run.stage == "final" else 0.0)
+            run.report(epoch, score=self.score(model))
+            run.save_resume_point(epoch + 1, model, optimizer, every_s=0)
+        from nas.inheritance.optimizer_state import optimizer_tensors
+        run.save({**model.state_dict(), **optimizer_tensors(optimizer, model)})
+        return {"score": self.score(model)}
+    def score(self, model):
+        weight = float(model.weight)
+        return weight if weight < self.most else -weight
+"""
+COUNTED = ("problem._target_=own_counting.Counting", "runner=debug", "name=s", "device=cpu")
+
+
+def steps(n_epochs: int) -> float:
+    """Returns the weight after so many epochs: the steps of SGD with momentum 0.5 grow to 2."""
+    return sum(2 - 0.5**epoch for epoch in range(n_epochs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["two_stage", "plain"])
+def test_more_epochs_go_on_with_weights_and_optimizer(here: Path, plan: str) -> None:
+    """The winner goes on as a child of the last stage, as if it had not stopped; the tuner never sees that trial."""
+    (here / "own_counting.py").write_text(COUNTING)
+    search = ("+tuner=random", *COUNTED, f"policy={plan}", "finalists=1")
+    run(here, *search, "budget.trials=2")
+    done = run(here, *COUNTED, "more_epochs=3", module="flows.final")
+    found = trials(here / "heirloom" / "s")
+    went_on, parent = found[-1], found[-1].parents[0]
+    again = run(here, *COUNTED, "more_epochs=3", f"trial={parent}", module="flows.final")
+
+    assert done.status == 0, done.err
+    assert found[parent].metrics == {"score": steps(4)}
+    assert (went_on.more_epochs, went_on.metrics, went_on.inherited) == (3, {"score": steps(7)}, 1.0)
+    assert went_on.stage == found[parent].stage == ("search" if plan == "plain" else "final")
+    assert f"\nbest: trial {went_on.number} ({went_on.stage}), validation score {steps(7):.4f}\n" in done.out
+    assert f"trial {went_on.number} trained trial {parent} for 3 more, from 100% of its weights: score" in done.out
+    assert again.status == 0, again.err
+    extended = run(here, *search, "budget.trials=3")
+    later = trials(here / "heirloom" / "s")
+    assert extended.status == 0, extended.err
+    assert [trial.index for trial in later if trial.stage == "search" and trial.is_counted] == [0, 1, 2]
+    assert all(went_on.number not in trial.learned for trial in later)
+    assert run(here, "name=s", module="flows.verify").status == 0
+
+
+@pytest.mark.slow
+def test_more_epochs_resume_after_kill_9(here: Path) -> None:
+    """The same command continues the trial that was killed, from its resume point, and proposes no other."""
+    (here / "own_counting.py").write_text(COUNTING)
+    slow = (*COUNTED, "problem.seconds=0.2")
+    run(here, "+tuner=random", *slow, "budget.trials=1", "finalists=1")
+    more = (*slow, "more_epochs=8", "finalists=1")
+    with Command(here, *more, module="flows.final") as command:
+        until(lambda: list((here / "heirloom" / "s" / "resume" / "000002").glob("*")), what="a resume point")
+        command.kill()
+    done = run(here, *more, "takeover=true", module="flows.final")
+    repeated = run(here, *more, module="flows.final")
+    found = trials(here / "heirloom" / "s")
+
+    assert done.status == repeated.status == 0, done.err + repeated.err
+    assert [trial.more_epochs for trial in found] == [None, None, 8, 8]  # asked again, the new winner goes on
+    assert (found[2].attempt, found[2].metrics) == (2, {"score": steps(12)})
+    assert found[3].metrics["score"] == pytest.approx(steps(20))
+
+
+@pytest.mark.slow
+def test_more_epochs_never_replace_a_better_winner(here: Path) -> None:
+    """A worse score is told, and the export stays; mistakes are one line each."""
+    (here / "own_counting.py").write_text(COUNTING)
+    run(here, "+tuner=random", *COUNTED, "problem.most=8", "budget.trials=1", "finalists=1")
+    before = sorted(path.name for path in (here / "heirloom" / "s").glob("best*"))
+    more = (*COUNTED, "problem.most=8", "more_epochs=3")
+    done = run(here, *more, module="flows.final")
+    again = run(here, *more, module="flows.final")
+
+    assert "score -" in done.out
+    assert "; the winner stays trial 1\n" in done.out
+    assert again.out == done.out
+    assert len(trials(here / "heirloom" / "s")) == 3
+    assert sorted(path.name for path in (here / "heirloom" / "s").glob("best*")) == before
+    for words, complaint in {
+        ("more_epochs=0",): "more_epochs=0: must be a whole number of at least 1",
+        ("trial=1",): "trial=1: must be given with more_epochs. Add more_epochs=N",
+        ("more_epochs=2", "trial=9"): "trial=9: must be the number of a trial, 0 to 2",
+    }.items():
+        found = run(here, *COUNTED, "problem.most=8", *words, module="flows.final").complaint
+        assert found.startswith(complaint), found

@@ -157,7 +157,7 @@ class CallHistory:
         Raises:
             CorruptError: the records contradict one another.
         """
-        retries = {trial.number for trial in lineage if trial.retry_of is not None}  # unknown to the tuner
+        retries = {trial.number for trial in lineage if not trial.is_counted}  # unknown to the tuner
         trials = sorted((t for t in lineage if t.number not in retries), key=lambda trial: trial.index)
         calls: dict[int, TunerCall] = {}
         answered: dict[int, list[TunerCall]] = {}

@@ -92,6 +92,7 @@ class DonorResolver:
     def error(self, trial: Trial, missing: Donor) -> str:
         """Returns the message of a trial that fails because of its missing donor."""
         needs = "a supernet epoch needs them" if is_epoch(trial) else "SKIP_TRAIN trains none"
+        needs = needs if trial.more_epochs is None else "more_epochs goes on from them"
         is_strict = self._on_missing_weights == "fail"
         return f"donor {missing} has no weights{' (on_missing_weights=fail)' if is_strict else f', and {needs}'}"
 
@@ -100,6 +101,8 @@ class DonorResolver:
 
         It never does if no trial of the search has weights.
         """
+        if trial.more_epochs is not None:
+            return True
         only_scores = Policy.SKIP_TRAIN in trial.policies and (is_retraining or is_subnet(trial, self._trials))
         if not only_scores and not is_epoch(trial):
             return False

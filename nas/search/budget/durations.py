@@ -80,7 +80,9 @@ class DurationEstimator:
         self._slots: set[int] = set()
 
     def learn(self, trial: Trial) -> None:
-        """Adds a finished trial."""
+        """Adds a finished trial. One that goes on training another tells nothing about its stage."""
+        if trial.more_epochs is not None:
+            return
         seconds, is_complete = trial.duration_s, trial.state == State.COMPLETE
         if seconds is not None and trial.stage == self._plan.search.name:
             self._searched[trial.number] = trial

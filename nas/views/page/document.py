@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nas.core.spec import Spec
 from nas.core.supernet import is_epoch
 from nas.core.trial import State
+from nas.views.finals_line import finals_line
 from nas.views.formatting import brief, states_text
 from nas.views.fronts import front_lines
 from nas.views.page.curve import best_curve
@@ -63,6 +64,7 @@ def lineage_page(snapshot: Snapshot, *, live_s: float | None = None) -> str:
         training_s=sum(t.duration_s or 0.0 for t in snapshot.lineage),
         best=snapshot.best if snapshot.best and snapshot.best.get("trial") == winner else None,
         test=snapshot.tests.get(winner, {}) if winner is not None else {},
+        better=finals_line(snapshot.lineage, trial, metric, snapshot.final),
         line=_line(snapshot, trial),
         selection=selection,
         tree=draw_tree(selection.drawn, metric, winner=winner, tests=snapshot.tests),

@@ -22,6 +22,7 @@ from flows.engine.artifacts import RunArtifacts, checkpoint_text
 from nas.core.checkpoint import Checkpoint
 from nas.core.metric import Metric
 from nas.core.policy import Policy
+from nas.core.ranking import Export
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
 from nas.executors.events import Event, Finished, StopRequested
@@ -80,12 +81,11 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
         api.shutdown()
 
 
-def artifacts(url: str, events: list[Event]) -> RunArtifacts:
+def artifacts(url: str, events: list[Event], *, export: Export = "final") -> RunArtifacts:
     stages = ["search", "final"]
     client = httpx.Client(base_url=url, timeout=10)
-    return RunArtifacts(
-        client, "f1", Metric("loss", "minimize"), stages, task_run_of=lambda n: f"t{n}", post=events.append
-    )
+    metric = Metric("loss", "minimize")
+    return RunArtifacts(client, "f1", metric, stages, export=export, task_run_of=lambda n: f"t{n}", post=events.append)
 
 
 def trial(number: int, loss: float, stage: str = "search") -> Trial:
@@ -116,6 +116,18 @@ def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
 
     assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["3", "2", "1", "0"]
     assert shown.n_lost == 0
+
+
+def test_trials_in_hand_rank_among_finals_with_export_best(api: Api) -> None:
+    """A trial with weights and a full score leads the finals if it is better, and one under QUICK_EVAL does not."""
+    shown = artifacts(api.url, [], export="best")
+    quick = replace(published(4), metrics={"loss": 0.1}, policies=frozenset({Policy.QUICK_EVAL}))
+    for each in (published(0), replace(published(1), metrics={"loss": 0.2}), trial(2, 0.3, "final"), quick):
+        shown.observe(Finished(replace(each, donor=None)))
+    shown.close(5)
+    boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
+
+    assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["1", "2", "0", "4"]
 
 
 def test_scores_of_shared_weights_on_the_leaderboard(api: Api) -> None:

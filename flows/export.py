@@ -159,6 +159,7 @@ def _copy(files: BlobStore, reference: Reference, path: Path) -> None:
 
 
 def _show(best: Mapping[str, Any], files: Mapping[str, Reference], target: Path) -> None:
+    from nas.training.messages import NEEDS_EXTRA
     from nas.views.formatting import count, size
 
     n_bytes = sum(reference.bytes for reference in files.values())
@@ -166,7 +167,7 @@ def _show(best: Mapping[str, Any], files: Mapping[str, Reference], target: Path)
     for name in sorted(files):
         show_line(f"  {name}")
     for name, why in best["missing"].items():
-        show_line(f"  without {name}: {why}")
+        show_line(f"  optional: {name} {why}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flows.cli.program import command
 from nas.core.errors import HeirloomError
+from nas.core.redaction import without_passwords
 from nas.storage.maintenance.backend_checks.check import CheckResult, CheckStatus
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def check_extras() -> Iterator[CheckResult]:
     installed = sorted(name for name in names if all(found[name]))
     others = sorted(set(names) - set(installed))
     observed = f"installed: {', '.join(installed) or 'none'}; not installed: {', '.join(others) or 'none'}"
-    yield CheckResult(name="extras", observed=observed)
+    hint = f"pip install '{DISTRIBUTION}[NAME]' adds one" if others else ""
+    yield CheckResult(name="extras", observed=observed, hint=hint)
     for name in installed:
         yield from _wrong(_requirements(name), f"extra {name}", CheckStatus.WARNING)
 
@@ -144,7 +146,7 @@ def check_server(timeout_s: float) -> CheckResult:
     try:
         if (url := chosen_api_url()) is not None:
             use_server(url)
-            return CheckResult(name="Prefect's server", observed=f"answers at {url}")
+            return CheckResult(name="Prefect's server", observed=without_passwords(f"answers at {url}"))
         with TemporaryServer() as server:
             server.wait_until_healthy(timeout_s)
     except HeirloomError as error:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-NEEDS_ONNX = f'{NEEDS_EXTRA}onnx: pip install -c constraints.txt ".[onnx]"'
+NEEDS_ONNX = f'{NEEDS_EXTRA}onnx: pip install "heirloom-nas[onnx]"'
 _ONNX_MODULES = frozenset({"onnxruntime", "onnxscript"})
 
 

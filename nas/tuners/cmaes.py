@@ -64,9 +64,7 @@ class CmaEsTuner(DonorTuner):
         try:
             import cmaes  # noqa: F401
         except ImportError as error:
-            raise ConfigurationError(
-                'tuner cmaes needs a library: pip install -c constraints.txt ".[cmaes]"'
-            ) from error
+            raise ConfigurationError('tuner cmaes needs a library: pip install "heirloom-nas[cmaes]"') from error
         self.sigma = float(sigma)
         self._flat = FlatSpace(space)
         self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library's minimum

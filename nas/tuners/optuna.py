@@ -83,9 +83,7 @@ class OptunaTuner(DonorTuner):
         try:
             import optuna
         except ImportError as error:
-            raise ConfigurationError(
-                'tuners tpe and gp need Optuna: pip install -c constraints.txt ".[optuna]"'
-            ) from error
+            raise ConfigurationError('tuners tpe and gp need Optuna: pip install "heirloom-nas[optuna]"') from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             self._sampler(0)

@@ -72,7 +72,7 @@ class SmacTuner(DonorTuner):
         try:
             import smac  # noqa: F401
         except ImportError as error:
-            raise ConfigurationError('tuner smac needs SMAC3: pip install -c constraints.txt ".[smac]"') from error
+            raise ConfigurationError('tuner smac needs SMAC3: pip install "heirloom-nas[smac]"') from error
         logging.getLogger("smac").setLevel(logging.ERROR)  # each ask's run warns about initial points
         if self._flat.domains:
             with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ def publish_best(records: Records, number: int = 1, **changes: Any) -> dict[str,
         "ancestors": [],
         "export": folder,
         "files": [reference.to_json() for reference in references],
-        "missing": {"model.onnx": "the extra onnx is not installed"},
+        "missing": {"model.onnx": "needs the extra onnx", "program.pt2": "no export"},
         **changes,
     }
     records.publish(f"best-{number:04d}.json", record)
@@ -57,7 +57,8 @@ def test_the_newest_winner_is_copied(here: Path, records: Records) -> None:
     assert done.out.splitlines() == [
         f"trial 0: 3 files, 70.0 kB in {here}/to/winner",
         *(f"  {name}" for name in sorted(CONTENTS)),
-        "  without model.onnx: the extra onnx is not installed",
+        "  optional: model.onnx needs the extra onnx",
+        "  without program.pt2: no export",
     ]
 
 

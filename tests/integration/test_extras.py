@@ -23,5 +23,5 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     """The error has the exact command."""
     monkeypatch.setitem(sys.modules, library, None)
 
-    with pytest.raises(ConfigurationError, match=rf'pip install -c constraints\.txt "\.\[{library}\]"'):
+    with pytest.raises(ConfigurationError, match=rf'pip install "heirloom-nas\[{library}\]"'):
         Spec(target, {}).build(SPACE, (METRIC,), seed=0)

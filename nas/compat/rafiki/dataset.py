@@ -344,5 +344,5 @@ def _pillow() -> Any:
     try:
         import PIL.Image
     except ImportError as error:
-        raise ImportError("image data sets need Pillow. Run pip install -c constraints.txt '.[rafiki]'") from error
+        raise ImportError("image data sets need Pillow. Run pip install 'heirloom-nas[rafiki]'") from error
     return PIL.Image

@@ -199,7 +199,7 @@ def test_without_the_extra_there_is_no_onnx(tmp_path: Path, monkeypatch: pytest.
     exported = export(TrainedProblem(), tmp_path)
 
     assert exported.read("export.json")["missing"].keys() == {"model.onnx"}
-    assert exported.answer["missing"]["model.onnx"] == 'needs the extra onnx: pip install -c constraints.txt ".[onnx]"'
+    assert exported.answer["missing"]["model.onnx"] == 'needs the extra onnx: pip install "heirloom-nas[onnx]"'
     assert (exported.folder / "program.pt2").is_file()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from flows.cli.options import CONF, PAGES_OF_GROUPS, keys_of, options_of, page_of
@@ -93,8 +93,8 @@ class Arguments:
 
 def has_own_choices(config: str) -> bool:
     """Returns whether the working folder's ``conf`` has choices for a group of the command."""
-    groups = (Path(OWN, group) for group in groups_of(config))
-    return any(group.is_dir() for group in groups) and not CONF.samefile(OWN)
+    has_any = any(os.path.isdir(os.path.join(OWN, group)) for group in groups_of(config))
+    return has_any and not os.path.samefile(CONF, OWN)
 
 
 def _as_list(config: str, argument: str) -> str:

@@ -24,6 +24,13 @@ ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
 OWN = "conf"
 """Folder in the working folder whose choices are found without ``--config-dir``."""
+NOTES_ON_GROUPS = (
+    "",
+    "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
+    "  -m                run each combination of the listed values: seed=1,2",
+    "  --cfg job         show the configuration and run nothing",
+    "  --config-dir DIR  your own choices: DIR/problem/mine.yaml is problem=mine; default: conf, if it has any",
+)
 WRAPPERS = ("screened", "supernet")
 """Tuners whose key ``inner`` is another choice of the group tuner."""
 CLUSTERS = ("ssh", "slurm", "pbs", "kubernetes")
@@ -286,19 +293,19 @@ def help_text(config: str) -> str:
     body = page_of(config).partition("\n\n")[2].strip().splitlines()
     first = page_of(config).splitlines()[0].removeprefix("# ").partition(": ")[0]
     first = first.replace(f"python -m flows.{config}", command(config))
-    lines = [f"usage: {command(config)} [GROUP=CHOICE ...] [KEY=VALUE ...]", f"for example: {first}", ""]
-    lines += ["groups and their choices:"]
+    groups = groups_of(config)
+    usage = f"usage: {command(config)} {'[GROUP=CHOICE ...] ' if groups else ''}[KEY=VALUE ...]"
+    lines = [usage, f"for example: {first}", "", *(_lines_of_groups(config) if groups else ())]
+    lines += ["keys and their defaults:", *(f"  {line}" for line in body)]
+    for page in _pages_of_groups(config):
+        lines += ["", f"keys of {page.replace('/', '=')}:", *(f"  {option}" for option in options_of(page))]
+    return "\n".join([*lines, *(NOTES_ON_GROUPS if groups else ())])
+
+
+def _lines_of_groups(config: str) -> list[str]:
+    lines = ["groups and their choices:"]
     for group in groups_of(config):
         plus = "+" if group in ADDED else ""
         own = f", or {group}._target_=my_module.MyClass" if group in BUILT else ""
         lines.append(f"  {plus}{group}={'|'.join(choices_of(group, config))}{own}")
-    lines += ["", "keys and their defaults:", *(f"  {line}" for line in body), ""]
-    for page in _pages_of_groups(config):
-        lines += [f"keys of {page.replace('/', '=')}:", *(f"  {option}" for option in options_of(page)), ""]
-    lines += [
-        "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
-        "  -m                run each combination of the listed values: seed=1,2",
-        "  --cfg job         show the configuration and run nothing",
-        "  --config-dir DIR  your own choices: DIR/problem/mine.yaml is problem=mine; default: conf, if it has any",
-    ]
-    return "\n".join(lines)
+    return [*lines, ""]

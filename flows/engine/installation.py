@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from typing import TYPE_CHECKING
 
+from flows.cli.options import options_of
 from flows.cli.program import command
 from nas.core.errors import HeirloomError
 from nas.core.redaction import without_passwords
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "heirloom-nas"
 LOOPBACK = "127.0.0.1"
-UI_PORT = 4200
-"""Default of the command ``ui``."""
+UI_PORT = next(int(option.default) for option in options_of("ui") if option.key == "port")
 NOT_FOR_USERS = frozenset({"docs", "test"})
 """Extras for the development of Heirloom."""
 

@@ -58,7 +58,7 @@ MISTAKES = {
     ),
     "unknown_logger": (
         (*TIMED, "logger=tensorbord"),
-        "unknown logger tensorbord: choose mlflow, tensorboard, wandb",
+        r"unknown logger tensorbord; did you mean tensorboard\? Choose mlflow, tensorboard, wandb",
     ),
     "logger_that_is_none": (
         (*TIMED, "logger.mine._target_=timed_problem.TimedProblem"),

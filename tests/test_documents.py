@@ -28,10 +28,10 @@ DOCUMENTS = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 MAX_COLUMNS = 120
-MAX_WORDS_OF_DOCS = 24_000
+MAX_WORDS_OF_DOCS = 25_000
 """15,000 for features until November 2026, 2,000 for clusters, 2,900 for one-shot search and other networks.
 
-4,100 for the site and the features of 0.1 (docs/decisions/054-allow-24-000-words-of-documentation.md)."""
+5,100 for the site and the features of 0.1 (docs/decisions/054-allow-25-000-words-of-documentation.md)."""
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -46,7 +46,9 @@ def lineage_faults(trials: Sequence[Trial], stages: Sequence[str] | None) -> Ite
 
 
 def _order(trial: Trial) -> str:
-    """Returns what is wrong if a proposal names itself or a later trial."""
+    """Returns what is wrong with the numbers of trials that a proposal names."""
+    if trial.more_epochs is not None and len(trial.parents) != 1:
+        return f"more_epochs {trial.more_epochs} must go on with one parent, not {short_repr(trial.parents)}"
     donors = _numbers(trial.proposal.weight_donors)
     retried = [] if trial.retry_of is None else [trial.retry_of]
     if max((*trial.parents, *donors, *trial.learned, *retried), default=-1) < trial.number:
@@ -90,8 +92,10 @@ def _place(trial: Trial, trials: Sequence[Trial], stages: Sequence[str]) -> str:
     place = stages.index(trial.stage)
     before = stages[max(place - 1, 0)]
     sources = (*trial.parents, *_numbers(trial.proposal.weight_donors))
-    if trial.more_epochs is not None and all(trials[number].stage in stages for number in sources):
-        before = trials[sources[0]].stage if sources else before  # any stage
+    if trial.more_epochs is not None:
+        if trial.stage != stages[-1]:
+            return f"a trial of more_epochs must be of stage {short_repr(stages[-1])}"
+        before = trials[trial.parents[0]].stage  # of any stage
     if wrong := list(dict.fromkeys(number for number in sources if trials[number].stage != before)):
         allowed = f"must be trials of stage {short_repr(before)}, not {wrong[:5]}"
         return f"parents and donors of stage {short_repr(trial.stage)} {allowed}"

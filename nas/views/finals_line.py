@@ -25,7 +25,8 @@ def finals_line(lineage: Lineage, winner: Trial | None, metric: Metric, final: S
     if winner is None or final is None:
         return None
     finals = _finals(lineage, metric, final)
-    remedy = f"{'' if final.warm else 'policy=warm_final or '}more epochs may give better finals"
+    remedy = "more_epochs=N trains a final further"
+    remedy += "" if final.warm else ", policy=warm_final starts finals from inherited weights"
     if winner.stage != final.name:
         return f"export=best: better than {_scored(finals[0], metric)}; {remedy}" if finals else None
     if better := better_in_hand(list(lineage), winner, metric):

@@ -80,7 +80,7 @@ def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(
 
     value = trials(here / "heirloom" / "s")[best].metrics["score"]
     shown = f"trial {best} (search), full validation score {value:.4f}"
-    assert f"\nbetter in hand: {shown}: export=best takes it; policy=warm_final or more epochs may give" in done.out
+    assert f"\nbetter in hand: {shown}: export=best takes it; more_epochs=N trains a final further, policy=" in done.out
     assert f"\nbest: trial {best} (search), validation score {value:.4f}\n" in taken.out
     assert f"\ntest: score {100.0 - value:.4f}\n" in taken.out
     assert f"best/{best:06d}-" in taken.out

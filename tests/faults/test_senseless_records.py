@@ -57,6 +57,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "result of another stage": (PROPOSAL, {"learned": [2]}, "must follow from the proposals"),
     "index of another": (PROPOSAL, {"index": 0}, "must follow from the proposals"),
     "retry of another stage": (PROPOSAL, {"retry_of": 2}, "must follow from the proposals"),
+    "more epochs of no trial": (PROPOSAL, {"more_epochs": 3, "parents": []}, "must go on with one parent"),
+    "more epochs of a later stage": (PROPOSAL, {"more_epochs": 3, "parents": [1]}, "must be of stage .final."),
     "donor of a result that does not exist": (RESULT, {"donor": 99}, r"donors \[99\] must be other trials"),
     "donor of a result that is the trial": (RESULT, {"resolved_donor": 1}, r"donors \[1\] must be other trials"),
     "replaced by a trial that does not exist": (RESULT, {"inheritance": {"replaced": {"0": 99}}}, r"donors \[99\]"),

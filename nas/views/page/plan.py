@@ -84,7 +84,7 @@ def _budget(snapshot: Snapshot, searched: list[Trial]) -> Iterator[BudgetRow]:
     """Yields trials, hours, GPU-hours and jobs; those that are neither limited nor used are left out."""
     budget = {} if snapshot.session is None else snapshot.session.budget
     gpu_hours = sum(trial.cost.get("gpu_seconds", 0.0) for trial in snapshot.lineage) / 3600
-    counted = [trial for trial in searched if trial.retry_of is None]
+    counted = [trial for trial in searched if trial.is_counted]
     used = {
         "trials": float(len(counted)),
         "hours": snapshot.hours,

@@ -32,6 +32,7 @@ from tests.support.commands import (
 DEBUG = (*TIMED, "runner=debug", "budget.trials=2", "finalists=1")
 SUMMARY = r"""search (?P<name>timed-random-[0-9a-f]{8}): 3 trials \(3 COMPLETE\)
 best: trial 2 \(final\), validation score \d+\.\d{4}
+better in hand: trial [01] \(search\), full validation score \d+\.\d{4}: export=best takes it; more_epochs=N .*
 test: score \d+\.\d{4}
 ancestors: 2 <- [01]
 point: width=\d, step=0\.\d+
@@ -41,7 +42,8 @@ export: (?P=root)/best/000002-[0-9a-f]{8}
 next:
   python -m flows.report name=(?P=name) format=html
   python -m flows.report name=(?P=name) trial=2
-  python -m flows.final name=(?P=name)(?P<target>.*) finalists=2
+  python -m flows.final name=(?P=name)(?P<target>.*) finalists=1 export=best
+  python -m flows.final name=(?P=name)(?P=target) finalists=2
 """
 PROGRESS = r"""policies skipped, not declared by the problem: DOWNSCALE, QUICK_EVAL
 search (?P<name>timed-random-[0-9a-f]{8}) starts, in \S+/heirloom/(?P=name)
@@ -73,15 +75,18 @@ def test_prefect_adds_no_noise(here: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ["heirloom", "a folder, 'quoted'"])
 def test_the_next_commands_work_word_for_word(here: Path, root: str) -> None:
-    """The three commands at the end of the summary work unchanged."""
+    """The commands at the end of the summary work unchanged."""
     done = run(here, *DEBUG, f'storage.root="{root}"')
-    html, trial, final = [line.strip() for line in done.out.partition("next:\n")[2].splitlines()]
-    shown, one, finals = run(here, line=html), run(here, line=trial), run(here, line=final)
+    html, trial, better, final = [line.strip() for line in done.out.partition("next:\n")[2].splitlines()]
+    shown, one, exported = run(here, line=html), run(here, line=trial), run(here, line=better)
+    finals = run(here, line=final)
 
     assert shown.status == 0, shown.err
     assert list(here.glob("*.html"))
     assert one.status == 0, one.err
     assert "trial 2" in one.out
+    assert exported.status == 0, exported.err
+    assert "export=best: better than trial 2 (final)" in exported.out
     assert finals.status == 0, finals.err
     assert sum(t.stage == "final" for t in trials(only_search(here, root))) == 2  # of two trials searched
 

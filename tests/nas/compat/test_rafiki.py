@@ -44,6 +44,7 @@ from nas.core.trial import Reason, State, Trial
 from nas.search.definition import Search
 from nas.search.identity import differences
 from nas.search.lease import read_heartbeat
+from nas.search.pipeline import Summary
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
@@ -331,7 +332,8 @@ class TestTrials:
         found = template.run(queries=str(queries), test_data=str(tmp_path / "val"))
         again = Records(open_root(found.url)).tests()
         lines: list[str] = []
-        print_summary(found, RafikiProblem.metrics, "root", write=lines.append)
+        summary = Summary(found.name, found.url, found.lineage, found.winner, dict(found.tests), None)
+        print_summary(summary, RafikiProblem.metrics, "root", write=lines.append)
 
         assert again[0] == found.tests[0]
         assert found.tests[0]["metrics"] == {"score": found.winner.metrics["score"]}

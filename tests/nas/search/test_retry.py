@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -144,10 +145,12 @@ def test_an_interrupted_retry_continues(sessions: Sessions) -> None:
     sessions.run(4, 1, 3)
     n_trials = len(sessions.records.load()[0])
     Breakable.train, train = interrupt, Breakable.train  # type: ignore[method-assign]
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
             sessions.run(4, retry="failed")
     finally:
+        signal.signal(signal.SIGINT, handler)
         Breakable.train = train  # type: ignore[method-assign]
     found = sessions.run(4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class Request:
     trial: int | None
     out: str | None
     opens: bool
+    live: bool = False
     all_columns: bool = False
 
     def __post_init__(self) -> None:
@@ -50,6 +51,8 @@ class Request:
             raise ConfigurationError("format=html shows the whole search: leave trial out, or choose table or json")
         if self.opens and self.format != "html":
             raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
+        if self.live and self.format != "html":
+            raise ConfigurationError(f"live=true keeps a page fresh: add format=html (format is {self.format})")
         if self.all_columns and (self.format == "html" or self.name is None or self.trial is not None):
             raise ConfigurationError("columns=all is for one search as table, csv or json: add name=N, leave trial out")
         if self.out is not None and self.format == "table":
@@ -66,11 +69,17 @@ class Request:
         if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
             raise ConfigurationError(f"trial={trial}: must be the number of a trial, like trial=42")
         check_bool("open", opens)
+        check_bool("live", values["live"])
         if values["columns"] not in COLUMNS:
             raise ConfigurationError(f"columns={values['columns']}: must be {' or '.join(COLUMNS)}")
         texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "out")}
         return cls(
-            **texts, format=str(values["format"]), trial=trial, opens=opens, all_columns=values["columns"] == "all"
+            **texts,
+            format=str(values["format"]),
+            trial=trial,
+            opens=opens,
+            live=values["live"],
+            all_columns=values["columns"] == "all",
         )
 
 
@@ -89,7 +98,10 @@ def report(invocation: Invocation) -> int:
         _list(root, request, now)
     else:
         files = find_search(root, request.name, now, complain)
-        _show(root, read_snapshot(files, now), request)
+        if request.format == "html" and request.trial is None:
+            _show_page(root, lambda: read_snapshot(files, time.time()), request)
+        else:
+            _show(root, read_snapshot(files, now), request)
     sys.stdout.flush()
     return OK
 
@@ -114,12 +126,6 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     """Shows one search or one trial."""
     if request.trial is not None:
         _show_trial(root, snapshot, request)
-    elif request.format == "html":
-        from nas.views.page.document import lineage_page
-
-        path = deliver(lineage_page(snapshot), root, request.out or ".", f"{snapshot.name}.html")
-        if request.opens and path is not None:
-            open_page(path)
     elif request.format == "table":
         from flows.views.terminal import open_console, print_search
 
@@ -130,6 +136,24 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
         deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+
+
+def _show_page(root: BlobStore, read: Callable[[], Snapshot], request: Request) -> None:
+    """Writes the page of one search, with ``live`` again and again until the search ends."""
+    from flows.views.live_page import PERIOD_S, keep_fresh
+    from nas.views.page.document import lineage_page
+
+    snapshot = read()
+    is_live = request.live and snapshot.standing == "running"
+    page = lineage_page(snapshot, live_s=PERIOD_S if is_live else None)
+    path = deliver(page, root, request.out or ".", f"{snapshot.name}.html")
+    if path is not None and request.opens:
+        open_page(path)
+    if path is not None and is_live:
+        sys.stdout.flush()
+        keep_fresh(path, read)
+    elif request.live:
+        complain(f"{snapshot.name} does not run now ({snapshot.standing}): its page was written once")
 
 
 def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect import flow
@@ -138,7 +139,7 @@ class FlowRun:
         root = context.records.files.url.rpartition("/")[0]
         hint = " (replace `***` by the password)" if without_passwords(context.root) != context.root else ""
         artifacts.introduce(
-            f"The whole lineage: `{command('report')} name={context.name} storage.root={root} format=html`{hint}",
+            _page_text(f"{command('report')} name={context.name} storage.root={root}", context.name, hint),
             tags=[f"search:{context.name}", f"session:{self._run.session}"],
             earlier=earlier,
             finished=[trial for trial in context.records.load()[0] if trial.is_finished] if earlier else [],
@@ -154,3 +155,11 @@ class FlowRun:
         sessions = past_sessions(self._run.context.records)
         numbers = [n for n in sorted(sessions, reverse=True) if n < self._run.session and sessions[n]["flow_run"]]
         return [sessions[n]["flow_run"] for n in numbers[:N_EARLIER]]
+
+
+def _page_text(report: str, name: str, hint: str) -> str:
+    """Returns the path of the search's page, and the commands that write and open it."""
+    return (
+        f"The page of this search is `{Path.cwd() / f'{name}.html'}` after\n\n`{report} format=html`{hint}\n\n"
+        "Add `open=true` to open it in a browser, and `live=true` to keep it fresh while the search runs."
+    )

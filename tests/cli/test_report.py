@@ -277,6 +277,8 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["format=xml"], "format=xml: must be table, csv, json or html"),
         (["format=html"], "format=html shows one search: add name=N"),
         (["name=last", "format=html", "trial=2"], "leave trial out"),
+        (["name=last", "live=true"], "live=true keeps a page fresh: add format=html (format is table)"),
+        (["name=last", "format=html", "live=5"], "live=5: must be true or false"),
         (["name=last", "columns=most"], "columns=most: must be fit or all"),
         (["name=last", "columns=all", "format=html"], "columns=all is for one search as table, csv or json"),
         (["columns=all"], "columns=all is for one search as table, csv or json: add name=N"),

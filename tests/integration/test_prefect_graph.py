@@ -258,6 +258,7 @@ def test_the_lineage_is_linked_from_the_flow_run(race: Race, server: Server) -> 
     name, root = race.folder.name, race.folder.parent
 
     assert f"`python -m flows.report name={name} storage.root={root} format=html`" in artifact["data"]
+    assert re.search(rf"The page of this search is `/.*/{name}\.html`", artifact["data"])
     assert sorted(race.flow_run["tags"]) == [f"search:{name}", "session:1"]
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from nas.views.formatting import number
 
-BOX_WIDTH, BOX_HEIGHT = 148, 38
-_STEP_X, _STEP_Y = 166, 62
+BOX_WIDTH, BOX_HEIGHT = 196, 38
+_STEP_X, _STEP_Y = 214, 62
 _MARGIN = 8
 MAX_BOXES = 200
-_MAX_TEXT = 24
+_MAX_TEXT = 34
 _NUMBERED = re.compile(r"(.*?)[_.]?(\d+)")
 
 

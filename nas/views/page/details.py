@@ -53,6 +53,7 @@ def _details(lineage: Lineage, trial: Trial, max_boxes: int) -> dict[str, Any]:
     architecture = draw_architecture(trial.point, above, max_boxes=max_boxes)
     details = {
         "parent": parent,
+        "stage": trial.stage,
         "changes": None if found is None else found[:MAX_CHANGES],
         "n_changes": len(found or ()),
         "curves": _curves(trial),

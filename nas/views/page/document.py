@@ -82,6 +82,7 @@ def lineage_page(snapshot: Snapshot, *, live_s: float | None = None) -> str:
         sections=[*_sections(len(failed), has_objectives=has_objectives, has_started=timeline is not None)],
         sheet=sheet,
         data=page_data(snapshot, selection, sheet, live_s),
+        live_s=live_s,
         **_CONSTANTS,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ MAX_LISTED = 10_000
 """Rows of the table."""
 MAX_DRAWN = 1_500
 """Trials with a mark of their own in the tree and with details."""
+_MAX_LINE = 50
+"""Ancestors that a trial brings; a line of thousands would leave no room for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def select(snapshot: Snapshot, *, max_listed: int = MAX_LISTED, max_drawn: int =
     """Returns the selection of a search.
 
     Of too many trials, the winner, later stages and running trials come first. The best, the newest and the newest
-    failed trials follow in turn. Each brings its ancestors.
+    failed trials follow in turn. Each brings its nearest ancestors.
     """
     lineage = snapshot.lineage
     listed = _most_relevant(snapshot, max_listed)
@@ -56,14 +58,23 @@ def _most_relevant(snapshot: Snapshot, n: int) -> Lineage:
         return lineage
     chosen: set[int] = set()
     for trial in _by_relevance(snapshot):
-        if trial.number in chosen:
-            continue
-        line = {trial.number, *(elder.number for elder in lineage.ancestors(trial.number))}
-        if len(chosen | line) <= n:
-            chosen |= line
-        if len(chosen) >= n:
+        limit = n // 3 if trial is snapshot.winner else _MAX_LINE
+        missing = _missing_line(lineage, trial, chosen, limit)
+        chosen.update(missing[: n - len(chosen)])
+        if len(chosen) == n:
             break
     return Lineage.of(trial for trial in lineage if trial.number in chosen)
+
+
+def _missing_line(lineage: Lineage, trial: Trial, chosen: Container[int], limit: int) -> list[int]:
+    """Returns the trial and its nearest ancestors, up to the first chosen one."""
+    missing: list[int] = []
+    while trial.number not in chosen and len(missing) < limit:
+        missing.append(trial.number)
+        if not trial.parents or trial.parents[0] not in lineage or trial.parents[0] >= trial.number:
+            break
+        trial = lineage[trial.parents[0]]
+    return missing
 
 
 def _by_relevance(snapshot: Snapshot) -> Iterator[Trial]:

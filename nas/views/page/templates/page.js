@@ -253,8 +253,8 @@
     return chart;
   };
   const relatives = (n) => {
-    const { parent } = data.trials[n];
-    const siblings = parent === undefined ? [] : children.get(String(parent)).filter((other) => other !== n);
+    const { parent, stage } = data.trials[n];  // trials of later stages are far longer
+    const siblings = (children.get(String(parent)) || []).filter((other) => other !== n && data.trials[other].stage === stage);
     return [...siblings.map((other) => ["sibling", other]), ...(parent === undefined ? [] : [["parent", String(parent)]]), ["own", n]];
   };
   const curves = (n) => {
@@ -267,7 +267,7 @@
       const lines = relatives(n).map(([kind, other]) => ({ kind, n: other, curve: (data.trials[other].curves || {})[choice.value] }));
       const drawn = lines.filter(({ curve }) => curve);
       const legend = el("ul", { class: "legend" });
-      for (const [kind, said] of [["own", "this trial"], ["parent", "parent"], ["sibling", "siblings"]]) {
+      for (const [kind, said] of [["own", "this trial"], ["parent", "parent"], ["sibling", "siblings of its stage"]]) {
         const found = drawn.filter((line) => line.kind === kind);
         if (!found.length) continue;
         const sample = svg("svg", { width: 24, height: 12, "aria-hidden": "true" }, svg("path", { class: `learning ${kind}`, d: "M1 6H23" }));
@@ -391,5 +391,64 @@
     const offset = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (offset && panel.contains(event.target) && !event.target.closest("pre, .plot") && at(offset) !== undefined) location.hash = `#trial-${at(offset)}`;
   });
-  follow();
+  // ---- a running search: load the page again, with filter, order, zoom, places and focus as they were
+  const key = `heirloom-page-${data.name}`;
+  const remember = (paused) => {
+    const state = {
+      paused, filter: filter.value, page,
+      sorted: sorting && [names[sorting.column], sorting.sign > 0 ? "ascending" : "descending"],
+      tree: [tree.style.width, view.scrollLeft, view.scrollTop],
+      places: [scrollX, scrollY, panel.scrollTop],
+      focus: document.activeElement.id,
+    };
+    sessionStorage.setItem(key, JSON.stringify(state));
+  };
+  const recall = () => {
+    const state = JSON.parse(sessionStorage.getItem(key) || "null");
+    sessionStorage.removeItem(key);
+    if (!state) return false;
+    filter.value = state.filter;
+    const column = state.sorted ? names.indexOf(state.sorted[0]) : -1;
+    if (column >= 0) sortBy(column, state.sorted[1]);
+    else if (state.filter) sift();
+    page = state.page;
+    show();
+    if (location.hash) follow();
+    if (state.tree[0]) Object.assign(tree.style, { width: state.tree[0], minWidth: "0", height: "auto" });
+    [view.scrollLeft, view.scrollTop] = state.tree.slice(1);
+    panel.scrollTop = state.places[2];
+    const focused = document.getElementById(state.focus);
+    if (focused) focused.focus({ preventScroll: true });
+    scrollTo(...state.places.slice(0, 2));
+    return state.paused;
+  };
+  let paused = false, typed = 0;
+  try {
+    history.scrollRestoration = sessionStorage.getItem(key) ? "manual" : "auto";
+    paused = recall();
+  } catch (error) {
+    console.warn(`this page forgets its filter when it loads again: ${error}`);
+  }
+  if (panel.hidden) follow();
+  if (data.live_s) {
+    const hold = one("#hold");
+    const mark = () => {
+      hold.textContent = paused ? "go on" : "pause";
+      hold.setAttribute("aria-pressed", String(paused));
+    };
+    hold.addEventListener("click", () => {
+      paused = !paused;
+      mark();
+    });
+    mark();
+    filter.addEventListener("input", () => (typed = Date.now()));
+    setInterval(() => {
+      if (paused || document.hidden || Date.now() - typed < 2000) return;
+      try {
+        remember(paused);
+      } finally {
+        location.reload();
+      }
+    }, 1000 * data.live_s);
+  }
 })();

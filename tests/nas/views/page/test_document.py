@@ -694,13 +694,13 @@ def test_supernet_in_a_browser(browser: Any, tmp_path: Path, n_epochs: int, n_su
 
 @pytest.mark.slow
 def test_objectives_in_a_browser(browser: Any, tmp_path: Path) -> None:
-    """Pointing at a trial lights its marks in tree, curve and scatter; the filter dims them all."""
+    """Pointing at a trial lights its marks in all pictures; the filter dims them all."""
     shown(browser, lineage_page(two_objectives(evolved(50), tmp_path)), tmp_path)
     node = browser.find_element("css selector", '.tree [data-n="3"]')
     browser.execute_script('arguments[0].dispatchEvent(new MouseEvent("mouseover", {bubbles: true}))', node)
 
     assert browser.get_log("browser") == []
-    assert len(browser.find_elements("css selector", '.score.hot[data-n="3"]')) == 2
+    assert len(browser.find_elements("css selector", '.score.hot[data-n="3"]')) == 4
     browser.find_element("id", "filter").send_keys("front final")
     on_front = column(browser, "trial")
     assert column(browser, "front") == ["front"] * len(on_front)

@@ -17,7 +17,7 @@ from nas.views.page.document import lineage_page
 from nas.views.page.selection import select
 from nas.views.snapshot import Snapshot
 from tests.support.chromium import column, shown
-from tests.support.sample_searches import BEGAN, IDENTITY, evolved
+from tests.support.sample_searches import BEGAN, IDENTITY, evolved, trial
 
 
 def snapshot_of(trials: list[Trial]) -> Snapshot:
@@ -44,6 +44,17 @@ def test_relevant_trials() -> None:
     assert {trial.number for trial in snapshot.lineage.best(snapshot.metric, 10)} <= kept
     assert any(trial.state == State.FAILED for trial in drawn)
     assert all(elder.number in kept for number in kept for elder in snapshot.lineage.ancestors(number))
+
+
+def test_relevant_trials_of_a_long_line() -> None:
+    """A line of thousands leaves room: the winner brings a third, and the newest and failed trials are there."""
+    line = [trial(n, parents=(n - 1,) if n else (), score=0.5 + n / 1e5, generation=n) for n in range(3000)]
+    failed = replace(trial(3000, parents=(1000,), generation=1001), state=State.FAILED)
+    drawn = select(snapshot_of([*line, failed]), max_drawn=300).drawn
+    kept = {t.number for t in drawn}
+
+    assert len(kept) == 300
+    assert {2999, 3000, 2900, 1000} <= kept
 
 
 def test_small_search_is_whole() -> None:

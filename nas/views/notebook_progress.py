@@ -25,6 +25,7 @@ class NotebookProgress(Progress):
 
     def __init__(self, metrics: Sequence[Metric], wanted: Mapping[str, int | None], known: list[Trial]) -> None:
         super().__init__(metrics, wanted, known)
+        self._is_live = True  # shows failures only: other trials change the bar
         self._notes: deque[str] = deque(maxlen=N_NOTES)
         self._display: Any = None
         self._shown_s = 0.0

@@ -63,6 +63,22 @@ def test_html_holds_the_tree(root: Path) -> None:
     assert svg.count('data-n="') == 24
 
 
+def test_plot_has_all_scores(root: Path) -> None:
+    """The plot has a point for each score, and a line of the best so far that never falls."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    results = load("one", str(root))
+    axes = results.plot()
+    [line] = axes.lines
+    best = list(line.get_ydata())
+
+    assert sum(len(points.get_offsets()) for points in axes.collections) == sum(
+        trial.value("accuracy") is not None for trial in results.lineage
+    )
+    assert best == sorted(best)
+    pyplot.close("all")
+
+
 def test_plot_needs_matplotlib(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Matplotlib one line names the extra."""
     importing = builtins.__import__

@@ -35,7 +35,7 @@ class Pid(nas.Problem):
         self.data = {"pid": os.getpid()}
 
     def train(self, run):
-        return {"score": run.point["x"] + self.offset, "is_elsewhere": self.data["pid"] != os.getpid()}
+        return {"score": run.point["x"] + self.offset, "is_elsewhere": float(self.data["pid"] != os.getpid())}
 """
 CALL = 'print(nas.run_search(PROBLEM, tuner=RandomTuner, budget=4, slots=2, name="s").to_frame().to_json())'
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nas.api.opened import SearchOptions, open_pipeline, search_of
 from nas.api.results import Results
-from nas.api.workers import check_sent
+from nas.api.workers import check_not_imported, check_sent
 from nas.callbacks.base import Callback
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
@@ -80,6 +80,7 @@ def run_search(
         StorageError: the storage failed. Finished trials are kept.
     """
     search = search_of(problem, tuner, slots)
+    check_not_imported(search.slots)
     kind = _runner_of(runner, search)
     opened = open_pipeline(
         search,

@@ -18,14 +18,9 @@ def check_sent(spec: Spec, slots: int, files: BlobStore) -> None:
     """Checks that worker processes can import and unpickle a problem, and see its files.
 
     Raises:
-        ConfigurationError: they can't, or this call is one of a script that a worker runs.
+        ConfigurationError: they can't.
     """
     name = spec.target.rpartition(".")[2]
-    if is_import_of_worker():
-        raise ConfigurationError(
-            f"slots={slots}: worker processes import this script, so it must call run_search below "
-            '`if __name__ == "__main__":`. Add that line'
-        )
     if spec.target.startswith("__main__.") and not _has_script():
         raise ConfigurationError(
             f"slots={slots}: needs a problem that worker processes can import, but {name} is defined in a notebook or "
@@ -44,8 +39,20 @@ def check_sent(spec: Spec, slots: int, files: BlobStore) -> None:
         ) from error
 
 
-def is_import_of_worker() -> bool:
-    """Returns whether a worker process runs the driver's script, in order to find its classes."""
+def check_not_imported(slots: int) -> None:
+    """Checks that no worker process makes the call while it imports the script.
+
+    Raises:
+        ConfigurationError: it is. The worker sends the message to the driver.
+    """
+    if _is_import_of_worker():
+        raise ConfigurationError(
+            f"slots={slots}: worker processes import this script, so it must call run_search below "
+            '`if __name__ == "__main__":`. Add that line'
+        )
+
+
+def _is_import_of_worker() -> bool:
     frame = sys._getframe()
     while (outer := frame.f_back) is not None:
         if outer.f_code.co_name == "<module>" and outer.f_globals.get("__name__") == "__mp_main__":

@@ -167,7 +167,7 @@ MISTAKES = {
     ),
     "unknown_policy": (
         (*DEBUG, "policy=nope"),
-        "unknown policy nope: choose full, search_only, three_stage, two_stage, warm_final",
+        "unknown policy nope: choose full, plain, search_only, three_stage, two_stage, warm_final",
     ),
     "undeclared_policy_named": (
         (*DEBUG, "policy=two_stage", "policy.stages=[{name: search, policies: [DOWNSCALE, QUICK_EVAL]}]"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
+    from flows.cli.multirun import FinishedJob
     from flows.engine.runner import Engine
     from nas.storage.records import Records
 
@@ -23,7 +25,7 @@ def main() -> int:
     from flows.engine.runner import Engine
 
     with Engine() as engine:
-        return engine.leave(run_command("search", lambda invocation: search(invocation, engine)))
+        return engine.leave(run_command("search", lambda i: search(i, engine), after=compare_jobs))
 
 
 def search(invocation: Invocation, engine: Engine) -> int:
@@ -67,7 +69,16 @@ def search(invocation: Invocation, engine: Engine) -> int:
         log_dir=log_dir,
     )
     import_weights(context.records, definition.init)
-    return engine.run(pipeline, context, callbacks=callbacks)
+    status = engine.run(pipeline, context, callbacks=callbacks)
+    invocation.finished.append(name)
+    return status
+
+
+def compare_jobs(jobs: Sequence[FinishedJob]) -> None:
+    """Prints the comparison of the searches of a multirun."""
+    from flows.views.compared import print_searches
+
+    print_searches([(job.storage, job.result.search) for job in jobs if job.result.search is not None])
 
 
 def _candidates(invocation: Invocation) -> dict[str, Records] | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from flows.cli.only_options import OnlyOption, split_only
 from flows.cli.options import CONF, PAGES_OF_GROUPS, keys_of, options_of, page_of
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError
@@ -56,6 +57,9 @@ class Arguments:
         named: Keys and groups that are set.
         swept: Keys and groups that a multirun varies.
         wants_help: Whether only the help text is printed.
+        is_multirun: Whether the command runs several jobs.
+        config_dir: A folder with further choices, or None.
+        only: Options for jobs with one tuner.
     """
 
     flags: tuple[str, ...]
@@ -63,6 +67,9 @@ class Arguments:
     named: frozenset[str]
     swept: frozenset[str]
     wants_help: bool
+    is_multirun: bool = False
+    config_dir: str | None = None
+    only: tuple[OnlyOption, ...] = ()
 
     @classmethod
     def read(cls, config: str, argv: Sequence[str]) -> Arguments:
@@ -83,10 +90,12 @@ class Arguments:
                 rest.pop(0)
             else:
                 flags.append(text)
-        named, swept = _keys_of(config, given.overrides)
-        overrides = _with_free_keys(config, given.overrides, named)
+        own, only = split_only(given.overrides) if config == "search" else (given.overrides, ())
+        named, swept = _keys_of(config, own)
+        overrides = _with_free_keys(config, own, named)
         if given.config_dir is None and has_own_choices(config):
             flags += ["--config-dir", OWN]
+            given.config_dir = OWN
         if given.cfg or given.info:  # Hydra prints the configuration and runs nothing
             overrides = [o if _names_a_variable(o) and not given.resolve else masked(o) for o in overrides]
         return cls(
@@ -95,6 +104,9 @@ class Arguments:
             named=frozenset(named),
             swept=frozenset(swept),
             wants_help=given.help,
+            is_multirun=given.multirun and not (given.cfg or given.info or given.config_path or given.config_name),
+            config_dir=given.config_dir,
+            only=only,
         )
 
 
@@ -299,7 +311,8 @@ def help_text(config: str) -> str:
     lines += ["keys and their defaults:", *(f"  {line}" for line in body)]
     for page in _pages_of_groups(config):
         lines += ["", f"keys of {page.replace('/', '=')}:", *(f"  {option}" for option in options_of(page))]
-    return "\n".join([*lines, *(NOTES_ON_GROUPS if groups else ())])
+    only = ["  only.TUNER.KEY=V  with -m: an option for the jobs with this tuner"] if config == "search" else []
+    return "\n".join([*lines, *(NOTES_ON_GROUPS if groups else ()), *only])
 
 
 def _lines_of_groups(config: str) -> list[str]:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 
+from flows.cli.job_process import job_orders
 from nas.views.formatting import SECRET_HINT, masked
 
 SCRIPT = "heirloom"
@@ -18,10 +19,21 @@ def command(name: str) -> str:
 
 
 def this_command() -> str:
-    """Returns the command line of this process for a shell, with credentials masked."""
+    """Returns the command line of this process for a shell, with credentials masked.
+
+    For a job that a launcher started, it is the multirun's.
+    """
+    if (orders := job_orders()) is not None:
+        return str(orders["command"])
     given = sys.argv[1:]
     shown = [masked(text) for text in given]
     return shlex.join([*_words(_this_name()), *shown]) + (SECRET_HINT if shown != given else "")
+
+
+def module_words(name: str) -> tuple[str, ...]:
+    """Returns what follows the Python program in a command that is called as this one was."""
+    is_script = SCRIPT in (os.path.basename(sys.argv[0]), _main_name())
+    return ("-m", SCRIPT, name) if is_script else ("-m", f"flows.{name}")
 
 
 def _words(name: str) -> list[str]:

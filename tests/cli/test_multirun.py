@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import TIMED, run, trials
+from flows.cli.command import run_command
+from tests.support.commands import TIMED, Command, run, trials, until
 
 DATA = (Path(__file__).parents[2] / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
 TABLE = DATA / "nasbench201_cifar10.parquet"
@@ -23,10 +25,10 @@ def names(here: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
-    """-m +tuner=random,evolution seed=1,2 makes four searches under the single commands' names."""
+    """-m +tuner=random,evolution seed=1,2 makes four searches under the single commands' names, and compares them."""
     sweep = (*SMALL, "runner=debug", "budget.trials=2")
-    done = run(here, "-m", "+tuner=random,evolution", "seed=1,2", *sweep)
-    single = run(here, "+tuner=evolution", "seed=2", *sweep)
+    done = run(here, "-m", "+tuner=random,evolution", "seed=1,2", *sweep, "only.evolution.population_size=4")
+    single = run(here, "+tuner=evolution", "seed=2", "tuner.population_size=4", *sweep)
 
     assert done.status == 0
     assert len(names(here)) == 4
@@ -34,6 +36,70 @@ def test_tuners_and_seeds_make_four_searches(here: Path) -> None:
     assert done.out.count("best: trial") == 4
     assert re.findall(r"^search (\S+): ", done.out, re.MULTILINE)[-1] in single.out
     assert "is finished" in single.out
+    table = done.out.partition("\nname ")[2]
+    assert [line.split()[0] for line in table.splitlines()[1:5]] == sorted(names(here), key=table.index)
+    assert "paired t test (Student), two-sided, over common seeds" in table
+    assert "python -m flows.compare names=timed-random-" in table
+
+
+def test_an_option_of_a_tuner_that_no_job_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """only.TUNER.KEY is refused if no job has the tuner, before any job runs, and for a list of values."""
+    for words, line in (
+        (["only.tpe.seed=1"], "only.tpe.seed=1: no job has this tuner. The tuners are random, evolution"),
+        (["only.evolution.size=1,2"], "only.evolution.size=1,2: must be one value"),
+        (["only.evolution=1"], "only.evolution=1: must be only.TUNER.KEY=VALUE"),
+    ):
+        assert run_command("search", lambda _: pytest.fail("ran"), ["-m", "+tuner=random,evolution", *words]) == 2
+        assert capsys.readouterr().err.startswith(f"heirloom: {line}")
+
+
+@pytest.mark.slow
+def test_errors_name_their_job(here: Path) -> None:
+    """A mistake in one job's values is a line that names the job; the other job runs, and the status is 2."""
+    sweep = (*SMALL, "runner=debug", "budget.trials=1", "only.evolution.population_size=0")
+    done = run(here, "-m", "+tuner=evolution,random", *sweep)
+
+    assert done.status == 2
+    assert "heirloom: job 0 (tuner=evolution): tuner.population_size=0: must be" in done.err
+    assert done.err.splitlines()[-1].startswith("heirloom: 1 of 2 jobs failed: job 0 (tuner=evolution).")
+    assert done.out.count("best: trial") == 1
+
+
+@pytest.mark.slow
+def test_a_launcher_runs_jobs_that_resume(here: Path) -> None:
+    """With joblib's launcher, Ctrl-C stops all jobs, and the same command resumes each of them."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
+    sweep = (*SMALL, "+tuner=random", "problem.seconds=0.5", "runner=debug", "budget.trials=4,6")
+    words = ("-m", *sweep, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    with Command(here, *words) as command:
+        until(lambda: len({path.parts[-3] for path in here.glob("heirloom/*/trials/*.result.json")}) == 2)
+        command.send(signal.SIGINT)
+        stopped = command.wait()
+        until(lambda: not command.leftovers(), what="the end of the jobs")
+        interrupted = command.err
+    done = run(here, *words)
+
+    assert stopped.status == 130
+    assert interrupted.count(f"Resume: python -m flows.search {' '.join(words)}") >= 2
+    assert done.status == 0, done.err
+    assert len(re.findall(r"job \d \(budget\.trials=\d\): search \S+ resumes after", done.err)) == 2
+    assert {name.partition("-budget")[2]: len(trials(here / "heirloom" / name)) for name in names(here)} == {
+        ".trials-4": 5,
+        ".trials-6": 7,
+    }
+    assert "random, budget.trials=6" in done.out
+
+
+@pytest.mark.slow
+def test_a_launcher_returns_exit_statuses(here: Path) -> None:
+    """The statuses of jobs in a launcher's processes travel as Hydra's return values: the greatest one is returned."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
+    sweep = (*SMALL, "+tuner=evolution,random", "runner=debug", "budget.trials=1", "only.evolution.population_size=0")
+    done = run(here, "-m", *sweep, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+
+    assert done.status == 2
+    assert "heirloom: job 0 (tuner=evolution): tuner.population_size=0: must be" in done.err
+    assert done.out.count("best: trial") == 1
 
 
 @pytest.mark.slow

@@ -7,13 +7,15 @@ from urllib.parse import quote
 
 from nas.views.comparison.charts import best_chart, group_legend, rank_chart
 from nas.views.comparison.curves import MIN_SEEDS
-from nas.views.comparison.tables import Comparison, group_texts, search_texts, test_lines
+from nas.views.comparison.tables import Comparison, group_texts, notes, pair_texts, search_texts, test_title
 from nas.views.page.palette import DARK, LIGHT, N_STEPS
 from nas.views.page.templates import render
 
 SERIES_LIGHT = ("#1f6fb2", "#c24e00", "#00795a", "#a8458a", "#7a6200", "#6b4fc4", "#9b2c2c", "#4a5866")
 SERIES_DARK = ("#6db7f2", "#ff9f55", "#4fd1a5", "#f08fc8", "#e3c44f", "#b39df5", "#f28b82", "#b5c0cc")
 """Colors of groups, in the order of both."""
+MAX_THIN = 5
+"""Number of groups above which single searches have no lines."""
 
 
 def comparison_page(comparison: Comparison, folder: str, taken: float) -> str:
@@ -37,7 +39,10 @@ def comparison_page(comparison: Comparison, folder: str, taken: float) -> str:
         groups=group_texts(comparison),
         searches=search_texts(comparison),
         links=_links(comparison, folder),
-        lines=list(test_lines(comparison)),
+        pairs=pair_texts(comparison),
+        test_title=test_title(comparison),
+        notes=list(notes(comparison)),
+        is_dense=len(groups) > MAX_THIN,
         charts={title: [chart for chart in both if chart] for title, both in charts.items() if any(both)},
         legend=group_legend(groups),
         min_seeds=MIN_SEEDS,

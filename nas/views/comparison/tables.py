@@ -153,14 +153,33 @@ def mean_text(mean: Mean | None) -> str:
     return value if mean.half is None else f"{value} ± {number(mean.half, 2)}"
 
 
+def pair_texts(comparison: Comparison) -> dict[str, list[str]]:
+    """Returns a row per paired test as columns of text; empty without tests."""
+    pairs = comparison.pairs
+    if not pairs:
+        return {}
+    return {
+        f"{pairs[0].first} minus": [pair.second for pair in pairs],
+        "score": [pair.score for pair in pairs],
+        "difference": [mean_text(pair.test.difference) for pair in pairs],
+        "seeds": [str(pair.test.difference.n) for pair in pairs],
+        "p": ["all equal" if pair.test.p is None else number(pair.test.p, 2) for pair in pairs],
+    }
+
+
+def test_title(comparison: Comparison) -> str:
+    """Returns the name of the tests, and the number for which p is not corrected."""
+    return f"{TEST}, over common seeds; p is not corrected for {count(len(comparison.pairs), 'test')}"
+
+
 def test_lines(comparison: Comparison) -> Iterator[str]:
     """Yields a line per paired test, and lines on what the groups leave out."""
     if comparison.pairs:
-        yield f"{TEST}, over common seeds; p is not corrected for {count(len(comparison.pairs), 'test')}:"
+        yield f"{test_title(comparison)}:"
     for pair in comparison.pairs:
         difference = pair.test.difference
         p = "all differences are equal" if pair.test.p is None else f"p = {number(pair.test.p, 2)}"
-        yield (f"  {pair.score}: {pair.first} minus {pair.second}: {mean_text(difference)} ({difference.n} seeds, {p})")
+        yield f"  {pair.score}: {pair.first} minus {pair.second}: {mean_text(difference)} ({difference.n} seeds, {p})"
     yield from notes(comparison)
 
 

@@ -44,7 +44,7 @@ def open_search(
     retry: Literal["failed"] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> SearchLoop:
-    """Opens a search whose trials the calling code trains::
+    """Opens a search whose trials the calling code trains:
 
         with nas.open_search(MyProblem, tuner=MyTuner, budget=12) as search:
             for run in search:

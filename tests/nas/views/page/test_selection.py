@@ -11,6 +11,7 @@ import pytest
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.policy import Stage
 from nas.core.ranking import competitors
 from nas.core.trial import State, Trial
 from nas.views.page.document import lineage_page
@@ -27,6 +28,7 @@ def snapshot_of(trials: list[Trial]) -> Snapshot:
     return Snapshot(
         name="large", url="/large", identity=IDENTITY, about={}, metrics=metrics, stages=stages,
         lineage=Lineage.of(trials), tests={}, best=None, winner=winner, session=None, taken=BEGAN,
+        final=Stage(name="final"),
     )  # fmt: skip
 
 

@@ -126,6 +126,8 @@ ALLOWED = {
     ("nas/executors/supervised_process.py", "recv"): "its other end",
     ("nas/__init__.py", "load"): "the results of a search: nas/api/results.py",
     ("nas/search/imported_weights.py", "load"): "safetensors', a format of nothing but tensors",
+    ("nas/integrations/lightning.py", "load"): "torch's, of the file that this process has just written, with",
+    ("nas/integrations/lightning.py", "weights_only"): "True",
     ("nas/problems/cifar10.py", "load"): "numpy's, which unpickles nothing with",
     ("nas/problems/cifar10.py", "allow_pickle"): "False (tests/nas/problems/test_cifar10.py)",
     ("nas/problems/squad/articles.py", "load"): "the same",

@@ -1,0 +1,111 @@
+"""Hugging Face's Trainer: a callback that reports, stops, saves and resumes a trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from nas.core.errors import ConfigurationError
+from nas.integrations.training_state import ResumedTraining, TrainingState
+from nas.training.trial_run import TrialRun
+
+
+class TransformersTrialCallback(TrainerCallback):
+    """Connects ``Trainer.train`` to a trial.
+
+    ::
+
+        callback = TransformersTrialCallback(run, {"accuracy": "eval_accuracy"})
+        if callback.checkpoint is None:
+            run.inherit(model)
+        trainer = Trainer(model, arguments, callbacks=[callback], ...)
+        trainer.train(resume_from_checkpoint=callback.checkpoint)
+
+    After each evaluation it reports. If the trial should end, ``train`` raises ``TrialStopped``, and the weights are
+    saved before. They are saved when ``train`` ends, too.
+
+    Args:
+        run: The trial.
+        metrics: The trial's metrics, with their names in the evaluation.
+    """
+
+    def __init__(self, run: TrialRun, metrics: Mapping[str, str]) -> None:
+        self._run = run
+        self._metrics = dict(metrics)
+        self._resumed = ResumedTraining(run)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The folder for ``resume_from_checkpoint``, or None: train from the start."""
+        if (state := self._resumed.state) is None:
+            return None
+        folder = self._resumed.folder
+        save_file(state["model"], folder / "model.safetensors")
+        torch.save(state["optimizer"], folder / "optimizer.pt")
+        torch.save(state["scheduler"], folder / "scheduler.pt")
+        (folder / "trainer_state.json").write_text(state["trainer"])
+        return str(folder)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Checks that one process trains.
+
+        Raises:
+            ConfigurationError: several do; only this one has the trial.
+        """
+        if args.world_size > 1:
+            raise ConfigurationError(
+                f"TrainingArguments: {args.world_size} processes train: must be 1, since a trial trains in one process."
+            )
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Deletes the checkpoint, which ``train`` has read before its first step."""
+        self._resumed.close()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Reports.
+
+        Raises:
+            TrialStopped: the trial should end.
+        """
+        found = kwargs["metrics"]
+        if missing := [name for name in self._metrics.values() if name not in found]:
+            raise ConfigurationError(f"metrics={missing[0]}: must be a metric of the evaluation: {', '.join(found)}.")
+        try:
+            self._run.report(state.global_step, **{metric: found[name] for metric, name in self._metrics.items()})
+        except BaseException:
+            self._run.save(kwargs["model"])
+            raise
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Saves a resume point if one is due: the epoch before is evaluated and reported."""
+        if state.global_step:
+            self._run.save_resume_point(state.global_step, TrainingState(lambda: _state_of(state, kwargs)))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Saves the weights."""
+        self._run.save(kwargs["model"])
+
+
+def _state_of(state: TrainerState, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the Trainer's own checkpoint has, as tensors and plain values."""
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in parts["model"].state_dict().items()}
+    return {
+        "model": {name: tensor.contiguous() for name, tensor in tensors.items()},
+        "optimizer": parts["optimizer"].state_dict(),
+        "scheduler": parts["lr_scheduler"].state_dict(),
+        "trainer": json.dumps(asdict(state), default=str),
+    }

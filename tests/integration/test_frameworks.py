@@ -1,0 +1,172 @@
+"""The examples with Lightning and Hugging Face's Trainer: they inherit, report, stop, and resume to the bit.
+
+Lightning is no part of the test extra: ``.ci/run`` installs it, elsewhere its tests are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import torch
+
+from nas import Budget, Policy, Search, Spec, TrialRun, run_search
+from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
+from nas.core.trial import Proposal, Trial
+from nas.storage.lazy_weights import StoredWeights
+from nas.storage.open import open_root
+from nas.training.problem import Problem
+from nas.training.seeds import seed_everything
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the frameworks' own calls
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FRAMEWORKS = {
+    "lightning": ("14_lightning", "digits_lightning.LightningDigits"),
+    "transformers": ("15_transformers_trainer", "digits_trainer.TrainerDigits"),
+}
+POINT = {"width": 16, "rate": 0.01}
+
+
+@dataclass
+class Channel:
+    """Raises at the given report."""
+
+    error: TrialStopped | None = None
+    at: int = 2
+    reports: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
+
+    def started(self) -> None: ...
+
+    def static_metrics(self, known: Mapping[str, float], declared: Mapping[str, float]) -> None: ...
+
+    def raise_if_stopped(self) -> None: ...
+
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None: ...
+
+    def extra_result(self, result: str) -> None: ...
+
+    def committed(self, trial: Trial) -> None: ...
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.reports.append((step, metrics))
+        if self.error is not None and len(self.reports) == self.at:
+            raise self.error
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def spec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Spec]:
+    """The problem of an example, which is imported by name."""
+    pytest.importorskip("lightning" if request.param == "lightning" else "accelerate")
+    folder, target = FRAMEWORKS[request.param]
+    monkeypatch.syspath_prepend(EXAMPLES / folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Spec(target)
+    torch.set_num_threads(n_threads)
+
+
+class Attempts:
+    """Trains attempts of one trial, as a worker does."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.files = open_root(f"memory://frameworks/{uuid4().hex}/search", retry_s=0)
+
+    def train(self, channel: Channel, attempt: int = 1) -> tuple[Mapping[str, float] | None, TrialRun]:
+        """Returns what ``train`` returned, or None if it was stopped."""
+        trial = Trial(number=1, index=1, proposal=Proposal(point=POINT), seed=3, attempt=attempt)
+        run = TrialRun(trial, self.files, channel=channel, resume_every_s=0.0)
+        run.load_donors()
+        seed_everything(3)
+        try:
+            return self.problem.train(run), run
+        except TrialStopped:
+            return None, run
+
+    def weights(self, run: TrialRun) -> dict[str, torch.Tensor]:
+        checkpoint = run.commit_weights()
+        assert checkpoint is not None
+        return StoredWeights(self.files, checkpoint).read_all()
+
+
+def test_children_inherit(spec: Spec, tmp_path: Path) -> None:
+    """In a search, each trial reports its epochs, and children inherit."""
+    tuner = Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 2, "sample_size": 2})
+    search = Search(problem=spec, tuner=tuner, seed=1)
+    found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=4), finalists=1)
+    searched = [trial for trial in found.lineage if trial.stage == "search"]
+
+    assert [trial.reason for trial in found.lineage] == [None] * 5
+    assert {len(trial.curve) for trial in searched} <= {2, 3}
+    assert all(trial.checkpoint for trial in searched)
+    assert all((trial.inherited or 0) > 0.2 for trial in searched if trial.parents)
+    assert found.lineage[4].metrics["accuracy"] > 0.3
+
+
+def test_stop_saves_the_weights(spec: Spec) -> None:
+    """A stop ends the framework's loop at once; the weights so far are saved."""
+    attempts, channel = Attempts(spec.build()), Channel(TrialStopped("hopeless"))
+    found, run = attempts.train(channel)
+
+    assert found is None
+    assert isinstance(run.stop, TrialStopped)
+    assert len(channel.reports) == 2
+    assert attempts.weights(run)
+
+
+def test_interrupted_trial_resumes_to_the_bit(spec: Spec) -> None:
+    """A second attempt continues after the last resume point, and ends with the weights of an uninterrupted one."""
+    whole = Attempts(spec.build())
+    expected, run = whole.train(Channel())
+    attempts = Attempts(spec.build())
+    attempts.train(Channel(TrialInterrupted("Ctrl-C"), at=3))
+    channel = Channel()
+    found, resumed = attempts.train(channel, attempt=2)
+
+    n_reports = len(run.curve)
+    assert len(channel.reports) == n_reports - 2
+    assert resumed.curve == run.curve
+    assert found == expected
+    weights = whole.weights(run)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in attempts.weights(resumed).items())
+
+
+def test_several_processes_are_refused() -> None:
+    """Lightning's DDP is refused in one line."""
+    pytest.importorskip("lightning")
+    from nas.integrations.lightning import LightningTrialCallback
+
+    run = TrialRun(Trial(number=1, index=1, proposal=Proposal(point=POINT)), open_root("memory://none", retry_s=0))
+    trainer: Any = type("Trainer", (), {"world_size": 2, "num_devices": 2})()
+    with pytest.raises(ConfigurationError, match=r"^Trainer\(devices=2\): must be 1"):
+        LightningTrialCallback(run, {}).setup(trainer, trainer, "fit")
+
+
+def test_trial_trains_by_two_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A trial in a worker process starts a second rank of DDP; rank 0 inherits and saves by the network's names."""
+    monkeypatch.syspath_prepend(EXAMPLES / "16_two_processes")
+    tuner = Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 1, "sample_size": 1})
+    search = Search(problem=Spec("two_processes.TwoProcesses"), tuner=tuner)
+    found = run_search(search, root=str(tmp_path), budget=Budget(trials=2), finalists=1, runner="processes")
+
+    assert [trial.reason for trial in found.lineage] == [None] * 2
+    assert all(trial.metrics["accuracy"] > 0.5 for trial in found.lineage)
+    assert (found.lineage[1].inherited or 0) > 0.2
+
+
+def test_unknown_metric_is_named(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metric that the framework does not have fails the trial, and the known ones are listed."""
+    problem = spec.build()
+    module = __import__(spec.target.partition(".")[0])
+    name = next(name for name in dir(module) if name.endswith("TrialCallback"))
+    callback = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda run, metrics: callback(run, {"accuracy": "nothing"}))
+    with pytest.raises(ConfigurationError, match=r"metrics=nothing: must be .*(val_acc|eval_accuracy)"):
+        Attempts(problem).train(Channel())
+    assert Policy.SHARE_PARAMS in problem.policies

@@ -30,14 +30,20 @@ def check_versions() -> Iterator[CheckResult]:
     """Yields the versions, and a result for each required library of another version."""
     yield CheckResult(
         name="versions",
-        observed=f"Python {platform.python_version()}, Heirloom {version(DISTRIBUTION)}, torch {_found('torch')}, "
-        f"Prefect {_found('prefect')}, {platform.system()} {platform.machine()}",
+        observed=f"Python {platform.python_version()}, Heirloom {_found(DISTRIBUTION) or 'not installed'}, "
+        f"torch {_found('torch')}, Prefect {_found('prefect')}, {platform.system()} {platform.machine()}",
     )
-    yield from _wrong(_requirements(""), "library", CheckStatus.FAILED)
+    if _found(DISTRIBUTION) is not None:
+        yield from _wrong(_requirements(""), "library", CheckStatus.FAILED)
 
 
 def check_extras() -> Iterator[CheckResult]:
     """Yields the installed extras, and a result for each library of theirs with another version."""
+    if _found(DISTRIBUTION) is None:
+        observed = "Heirloom is not installed, so the versions that it needs are not checked"
+        hint = "pip install -e . in Heirloom's folder"
+        yield CheckResult(name="extras", status=CheckStatus.WARNING, observed=observed, hint=hint)
+        return
     names = [name for name in metadata(DISTRIBUTION).get_all("Provides-Extra") or () if name not in NOT_FOR_USERS]
     found = {name: [_found(one.name) is not None for one in _requirements(name)] for name in names}
     installed = sorted(name for name in names if all(found[name]))
@@ -92,8 +98,7 @@ def check_devices() -> Iterator[CheckResult]:
         return
     yield _check_device("cpu", f"{usable_cores()} usable cores")
     for index in range(torch.cuda.device_count()):
-        of_gpu = torch.cuda.get_device_properties(index)
-        yield _check_device(f"cuda:{index}", f"{of_gpu.name}, {of_gpu.total_memory / 2**30:.0f} GiB")
+        yield _check_gpu(f"cuda:{index}")
     if torch.backends.mps.is_available():
         yield _check_device("mps", "Apple's GPU")
     if not torch.cuda.is_available() and shutil.which("nvidia-smi") is not None:
@@ -103,6 +108,18 @@ def check_devices() -> Iterator[CheckResult]:
             observed=f"nvidia-smi is here, but torch {torch.__version__} sees no GPU",
             hint="check `nvidia-smi`, then install torch for its CUDA: https://pytorch.org/get-started/locally",
         )
+
+
+def _check_gpu(device: str) -> CheckResult:
+    """Returns whether a GPU calculates; one that the driver counts may be out of CUDA's reach."""
+    import torch
+
+    try:
+        of_gpu = torch.cuda.get_device_properties(device)
+    except (RuntimeError, AssertionError) as error:
+        hint = "use device=cpu, or update the driver, or install torch for its CUDA: https://pytorch.org/get-started/locally"
+        return CheckResult(name=device, status=CheckStatus.FAILED, observed=_line(error), hint=hint)
+    return _check_device(device, f"{of_gpu.name}, {of_gpu.total_memory / 2**30:.0f} GiB")
 
 
 def _check_device(device: str, observed: str) -> CheckResult:

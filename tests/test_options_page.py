@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from flows.cli.options import CONF, PAGES_OF_GROUPS, options_of
-from flows.cli.overrides import groups_of, help_text
+from flows.cli.overrides import choices_of, groups_of, help_text
 from tests.support.options_page import BLOCK, PAGE, table, with_tables
 
 SHOWN = [found[1] for found in BLOCK.findall(PAGE.read_text())]
@@ -55,6 +55,15 @@ def test_tables_are_made_from_the_configuration() -> None:
 def test_every_command_has_a_table() -> None:
     """All commands with options are in the reference, and the groups that have options of their own."""
     assert {*COMMANDS, *(page for pages in PAGES_OF_GROUPS.values() for page in pages)} == {*SHOWN}
+
+
+def test_the_table_of_groups_names_every_choice() -> None:
+    """Each group of ``flows.search`` has a row, whose plain words are the files of its folder."""
+    groups = PAGE.read_text().partition("| `runner=` | where")[0]
+    rows = dict(re.findall(r"^\| `\+?(\w+)=` \| (.*?) \| [^|]*\|$", groups, re.MULTILINE))
+    named = {group: set(re.findall(r"`(\w+)`", row)) for group, row in rows.items()}
+
+    assert named == {group: set(choices_of(group)) for group in groups_of("search")}
 
 
 @pytest.mark.parametrize("config", SHOWN)

@@ -8,11 +8,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nas.views.formatting import cell
-from nas.views.table import lineage_columns
-
-if TYPE_CHECKING:
-    from nas.views.snapshot import Snapshot
 from nas.views.page.changes import changes, changes_text
+from nas.views.table import lineage_columns
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage

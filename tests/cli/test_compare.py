@@ -97,6 +97,17 @@ def test_statistics_are_those_of_scipy(root: Path, capsys: pytest.CaptureFixture
     assert [test["score"] for test in content["tests"]] == ["validation", "test"]
 
 
+def test_equal_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Differences that are equal but for rounding, as 0.9 - 0.8 and 0.8 - 0.7, have no p."""
+    for seed, (score, other) in enumerate(((0.9, 0.8), (0.8, 0.7))):
+        add(tmp_path, f"evolution-{seed}", score, identity={"seed": seed})
+        add(tmp_path, f"random-{seed}", other, identity={"seed": seed, "tuner": RANDOM})
+    assert asked(tmp_path, f"under={tmp_path}") == 0
+
+    line = "validation: evolution minus random: 0.1000 ± 0 (2 seeds, all differences are equal)"
+    assert line in capsys.readouterr().out
+
+
 def test_csv(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """csv has a row per search with tuner, seed, scores, trials, hours and the inherited share."""
     assert asked(root, "names=random-0,evolution-2", "format=csv") == 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 LEVEL = 0.95
 """Confidence level of the intervals."""
 TEST = "paired t test (Student), two-sided"
+_EQUAL = 1e-9
+"""Largest spread of equal differences, as a share of the largest one: subtractions round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class PairedTest:
             return None
         found, spread = Mean.of(differences), stdev(differences)
         assert found is not None
-        if spread == 0.0:
-            return cls(found, None)
+        if spread <= _EQUAL * max(map(abs, differences)):
+            return cls(replace(found, half=0.0), None)
         from scipy.special import stdtr
 
         n = len(differences)

@@ -14,14 +14,17 @@ from nas.api.search import log_notice
 from nas.callbacks.base import Callback
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialInterrupted
+from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import closest_names
+from nas.executors.event_queue import POLL_S
 from nas.executors.events import StopRequested
 from nas.executors.executor import Executor
 from nas.search.definition import Search
 from nas.search.pipeline import run_session
 from nas.storage.maintenance.gc.retention import Retention
 from nas.training.job import Job
+from nas.training.messages import LOG_DIR
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Tuner
@@ -39,10 +42,12 @@ def open_search(
     name: str | None = None,
     budget: Budget | int | None = None,
     finalists: int = 2,
+    export: Export = "final",
     retention: Retention | None = None,
     code: Literal["changed"] | None = None,
     retry: Literal["failed"] | None = None,
     callbacks: Sequence[Callback] = (),
+    log_dir: str = LOG_DIR,
 ) -> SearchLoop:
     """Opens a search whose trials the calling code trains:
 
@@ -52,7 +57,8 @@ def open_search(
                 run.finish(accuracy=...)
 
     The problem needs ``space`` and ``metrics``, but no ``train``. The same call continues the search, also after a
-    kill. The arguments are those of ``run_search``. The loop is one job: it has one trial at a time.
+    kill. The loop is one job: it has one trial at a time. So the arguments are those of ``run_search`` without
+    ``slots``, ``runner`` and ``progress``.
 
     Raises:
         ConfigurationError: an argument is invalid, or the search in the folder is another one.
@@ -62,7 +68,7 @@ def open_search(
         raise ConfigurationError(f"slots={search.slots}: must be 1 in a loop. Use run_search for several slots")
     settings = SearchOptions(
         root=root, options=options, name=name, budget=budget, finalists=finalists, retention=retention, code=code,
-        retry=retry,
+        retry=retry, export=export, log_dir=log_dir,
     )  # fmt: skip
     return SearchLoop(open_pipeline(search, settings, is_loop=True), options, callbacks)
 
@@ -81,6 +87,7 @@ class SearchLoop:
         self._callbacks = callbacks
         self._offers: queue.SimpleQueue[_Offer | None] = queue.SimpleQueue()
         self._open: _Offer | None = None
+        self._newest: _Offer | None = None  # also one that ask() has not returned
         self._executor: Executor | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -95,14 +102,14 @@ class SearchLoop:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_inside = False
-        if self._thread is None or self._has_ended:
+        if self._thread is None or (self._has_ended and not self._thread.is_alive()):
             return
         is_open = self._open is not None and not self._open.has_result
-        if self._executor is not None and (error is not None or is_open or self._has_work()):
-            self._executor.post(StopRequested("the loop ended"))
+        if error is not None or is_open or self._has_work():
+            self._stop()
         if self._open is not None:
             self._open.end(error)
-        self._thread.join()
+        self._join(self._thread)
         if error is None and self._error is not None:
             raise self._error
 
@@ -150,6 +157,19 @@ class SearchLoop:
             return None
         return self._open.run
 
+    def _stop(self) -> None:
+        """Asks the session to end; before it has begun, ``_begin`` does."""
+        if self._executor is not None:
+            self._executor.post(StopRequested("the loop ended"))
+
+    def _join(self, thread: threading.Thread) -> None:
+        """Waits for the end of the session. A trial that it offers meanwhile is interrupted."""
+        while thread.is_alive():
+            if self._newest is not None and not self._newest.has_ended:
+                self._stop()
+                self._newest.end()
+            thread.join(POLL_S)
+
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._drive, name="heirloom-controller", daemon=True)
@@ -179,11 +199,13 @@ class SearchLoop:
 
     def _begin(self, executor: Executor) -> None:
         self._executor = executor
+        if not self._is_inside:  # Ctrl-C while the session began
+            self._stop()
 
     def _train_many(self, job: Job) -> None:
         """Offers each trial of a job to the calling code, and waits for its end."""
         for run in job.trials():
-            offer = _Offer(run, self._opened.pipeline.prepared.problem)
+            self._newest = offer = _Offer(run, self._opened.pipeline.prepared.problem)
             self._offers.put(offer)
             offer.wait()
 
@@ -194,7 +216,7 @@ class SearchLoop:
         plan = pipeline.prepared.plan
         if any(not trial.is_finished for trial in trials):
             return True
-        if pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.retry_of is None for t in trials)):
+        if pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.is_counted for t in trials)):
             return True
         return any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later)
 
@@ -219,14 +241,21 @@ class _Offer:
         if not self.has_result and self.run.stop is None:
             raise ConfigurationError(f"search.ask: trial {self.run.number} has no result. Call run.finish(...) before")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job went on."""
+        return self._ended.is_set()
+
     def end(self, error: BaseException | None = None) -> None:
-        """Lets the job go on.
+        """Lets the job go on, if it waits.
 
         An exception makes an open trial FAILED. Without one it is interrupted.
 
         Args:
             error: The exception that left the loop.
         """
+        if self.has_ended:
+            return
         if not self.has_result and self.run.stop is None and not isinstance(error, Exception):
             error = self.run.stop = TrialInterrupted("the loop ended")
         self._error = None if self.has_result else error

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,9 +34,15 @@ from nas import (
     run_search,
 )
 from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.policy import PolicyPlan, Stage
+from nas.search.identity import open_records
+from nas.search.more_epochs import MoreEpochs
+from nas.search.pipeline import SearchPipeline, run_session
+from nas.storage.open import open_root
 from nas.tuners.base import WAIT
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
+from nas.views.snapshot import last_export
 from tests.support.problems import InOrderTuner, PlainProblem
 
 ROOT = Path(__file__).parents[3]
@@ -132,6 +139,17 @@ def test_loop_of_counted_asks_ends_the_search() -> None:
     assert search.results.winner is not None
 
 
+def test_loop_has_a_log_folder_and_an_export(tmp_path: Path) -> None:
+    """``log_dir`` and ``export`` are those of ``run_search``."""
+    root = memory()
+    with opened(root, budget=1, log_dir=str(tmp_path), export="best") as search:
+        run = search.ask()
+        assert run.log_dir == tmp_path / "s" / "trial-0000"
+        run.finish(score=1.0)
+
+    assert last_export(open_records(open_root(root).subfolder("s"))) == "best"
+
+
 def test_larger_budget_continues() -> None:
     """A finished search has no trial, until it is opened with a larger budget."""
     root = memory()
@@ -141,6 +159,33 @@ def test_larger_budget_continues() -> None:
                 finish(run)
 
     assert [trial.point["x"] for trial in search.results.lineage] == [0, 1, 2]
+
+
+def test_trial_that_went_on_is_not_counted() -> None:
+    """A trial of ``more_epochs`` uses no budget: a block that is left before the budget's last trial ends at once."""
+    share = frozenset({Policy.SHARE_PARAMS})
+    plain = Search(
+        problem=Spec.of(Untrained),
+        tuner=Spec.of(InOrderTuner),
+        plan=PolicyPlan((Stage(name="search", policies=share),)),
+    )
+    root = memory()
+    with open_search(plain, root=root, name="s", budget=1) as loop:
+        finish(loop.ask())
+    records = open_records(open_root(root).subfolder("s"))
+    more = SearchPipeline(plain.build(is_loop=True), records, Budget(trials=1), more_epochs=MoreEpochs(n_epochs=3))
+    run_session(more, train_many=lambda job: [finish(run) for run in job.trials()])
+
+    def take_one() -> None:
+        with open_search(plain, root=root, name="s", budget=3) as search:
+            finish(search.ask())
+
+    thread = threading.Thread(target=take_one, daemon=True)
+    thread.start()
+    thread.join(30)
+
+    assert not thread.is_alive()
+    assert [t.more_epochs for t in loop.results.lineage if t.is_finished] == [None, 3, None]
 
 
 def test_left_block_continues() -> None:
@@ -253,6 +298,56 @@ def test_loop_has_one_slot() -> None:
 
     with pytest.raises(ConfigurationError, match=r"slots=2: must be 1 in a loop\. Use run_search"):
         open_search(search, root=memory(), budget=Budget(trials=1))
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import nas
+import nas.search.pipeline as pipeline
+from nas.tuners.random import RandomTuner
+
+slow, Lease = sys.argv[1], pipeline.SearchLease
+
+
+class Own(nas.Problem):
+    metrics = (nas.Metric("score"),)
+    space = nas.ParameterSpace({"x": nas.Int(0, 99)})
+
+
+class Slow(RandomTuner):
+    def ask(self, lineage, number, job):
+        time.sleep(1.5 if slow == "ask" else 0)
+        return super().ask(lineage, number, job)
+
+
+class SlowLease(Lease):
+    def __init__(self, *arguments, **more):
+        time.sleep(1.5 if slow == "lease" else 0)
+        super().__init__(*arguments, **more)
+
+
+pipeline.SearchLease = SlowLease
+loop = nas.open_search(Own, tuner=Slow, root="a", name="s", budget=3)
+try:
+    with loop as search:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        search.ask()
+finally:
+    print(loop.results.standing, [str(trial.state) for trial in loop.results.lineage])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", ["ask", "lease"])
+def test_ctrl_c_while_ask_waits(tmp_path: Path, slow: str) -> None:
+    """Ctrl-C while the tuner proposes, or before the session has begun, ends the process, and no trial fails."""
+    script = tmp_path / "loop.py"
+    script.write_text(INTERRUPTED)
+    command, environment = [sys.executable, str(script), slow], {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode == -signal.SIGINT, ended.stderr
+    assert ended.stdout == "not finished ['WAITING']\n"
 
 
 KILLED = """

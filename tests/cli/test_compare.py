@@ -164,6 +164,34 @@ def test_one_seed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("no interval and no test: each group has one seed only.") == 1
 
 
+def test_best_group_with_one_seed(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the best group has one seed, the others are tested against the next one, and a line says so."""
+    for size, seeds in ((8, [0]), (4, [0, 1]), (2, [0, 1])):
+        tuner = {**IDENTITY["tuner"], "arguments": {"population_size": size}}
+        for seed in seeds:
+            add(tmp_path, f"s{size}-{seed}", 0.8 + size / 100 + seed / 70 / size, identity={"seed": seed, "tuner": tuner})
+    assert asked(tmp_path, f"under={tmp_path}") == 0
+    shown = capsys.readouterr().out
+
+    base = "evolution, population_size=4"
+    assert f"validation: {base} minus evolution, population_size=2: 0.0" in shown
+    assert shown.count(" minus ") == 2
+    assert f"too few seeds for a test: evolution, population_size=8. Tests are against {base}\n" in shown
+    assert asked(root, "names=evolution-2,random-0,random-1") == 0
+    reason = "no paired test: no other group on its problem has two seeds in common with random"
+    assert reason in capsys.readouterr().out
+
+
+def test_links_of_the_page(tmp_path: Path) -> None:
+    """Only names of searches are links, also if a search has the name of a group."""
+    add(tmp_path / "root", "evolution", 0.9)
+    assert asked(tmp_path / "root", "names=evolution", "format=html", f"out={tmp_path}") == 0
+
+    groups, searches = (tmp_path / "comparison.html").read_text().split('id="table"')
+    link = 'href="comparison_files/evolution.html"'
+    assert (groups.count(link), searches.count(link)) == (0, 1)
+
+
 def test_html_is_not_written_into_the_storage(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A page inside the storage is refused, and no folder is made there."""
     assert "is inside the storage" in mistake(capsys, root, "names=random-0", "format=html", f"out={root}/page.html")

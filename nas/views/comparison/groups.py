@@ -68,15 +68,20 @@ def groups_of(searches: Sequence[ComparedSearch], metric: Metric) -> list[Group]
     return sorted(found, key=lambda group: _place(group, metric))
 
 
+def tested_group(groups: Sequence[Group]) -> Group | None:
+    """Returns the group that the others are tested against: the best with two or more seeds."""
+    return next((group for group in groups if len(group.counted) > 1), None)
+
+
 def pairs_of(groups: Sequence[Group]) -> list[Pair]:
-    """Returns the first group against the others on its problem with two or more common seeds."""
-    pairs = []
-    for other in groups[1:]:
-        if other.searches[0].problem != groups[0].searches[0].problem:
+    """Returns the tested group against the others on its problem with two or more common seeds."""
+    base, pairs = tested_group(groups), []
+    for other in groups:
+        if base is None or other is base or other.searches[0].problem != base.searches[0].problem:
             continue
         for score, value in SCORES.items():
-            if (test := PairedTest.of(list(_differences(groups[0], other, value)))) is not None:
-                pairs.append(Pair(first=groups[0].label, second=other.label, score=score, test=test))
+            if (test := PairedTest.of(list(_differences(base, other, value)))) is not None:
+                pairs.append(Pair(first=base.label, second=other.label, score=score, test=test))
     return pairs
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.core.metric import Metric
-from nas.views.comparison.groups import SCORES, Group, Pair, groups_of, pairs_of
+from nas.views.comparison.groups import SCORES, Group, Pair, groups_of, pairs_of, tested_group
 from nas.views.comparison.intervals import TEST, Mean
 from nas.views.comparison.searches import ComparedSearch, shared_metric
 from nas.views.formatting import as_json, cell, count, number, score
@@ -21,7 +21,7 @@ class Comparison:
     Attributes:
         metric: The metric.
         groups: The groups, the best first.
-        pairs: The first group against the others.
+        pairs: The best group with two or more seeds against the others.
     """
 
     metric: Metric
@@ -192,10 +192,19 @@ def notes(comparison: Comparison) -> Iterator[str]:
         yield f"not in means and tests, as shared weights gave the score: {', '.join(shared)}"
     if len({search.problem for _, search in rows}) > 1:
         yield "the searches have different problems: compare scores only if their data are the same"
-    if rows and all(len(group.counted) < 2 for group in comparison.groups):
+    yield from _test_notes(comparison.groups, comparison.pairs)
+
+
+def _test_notes(groups: Sequence[Group], pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yields lines on groups with too few seeds for a test."""
+    base = tested_group(groups)
+    if base is None:
         yield "no interval and no test: each group has one seed only. Add seeds: -m seed=0,1,2,3,4"
-    elif len(comparison.groups) > 1 and not comparison.pairs:
-        yield "no paired test: no two groups have two seeds in common"
+        return
+    if base is not groups[0]:
+        yield f"too few seeds for a test: {groups[0].label}. Tests are against {base.label}"
+    if len(groups) > 1 and not pairs:
+        yield f"no paired test: no other group on its problem has two seeds in common with {base.label}"
 
 
 def _score(value: float | None) -> str:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain
 from flows.cli.program import command
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.validation import check_bool
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
+    from nas.views.comparison.searches import ComparedSearch
     from nas.views.comparison.tables import Comparison
 
 FORMATS = ("table", "csv", "json", "html")
@@ -98,22 +99,43 @@ def compare(invocation: Invocation) -> int:
     return OK
 
 
-def _searches(root: BlobStore, request: Request) -> Iterator[Any]:
+def _searches(root: BlobStore, request: Request) -> Iterator[ComparedSearch]:
     """Yields the searches of the request."""
-    from flows.views.searches import find_search, find_searches, none_under
+    from flows.views.searches import find_search, none_under
     from nas.core.errors import SearchNotFoundError
     from nas.views.comparison.searches import read_compared
 
     now = time.time()
     if request.names is None:
-        found = [search.files for search in find_searches(root, now, complain)]
-        if not found:
+        every = [*_readable(root, now)]
+        if not every:
             raise SearchNotFoundError(none_under(root))
-    else:
-        found = [find_search(root, name, now, complain) for name in request.names]
-        if len({files.url for files in found}) < len(found):
-            raise ConfigurationError(f"names={','.join(request.names)}: must name each search once")
+        yield from every
+        return
+    found = [find_search(root, name, now, complain) for name in request.names]
+    if len({files.url for files in found}) < len(found):
+        raise ConfigurationError(f"names={','.join(request.names)}: must name each search once")
     yield from (read_compared(files, now) for files in found)
+
+
+def _readable(root: BlobStore, now: float) -> Iterator[ComparedSearch]:
+    """Yields all searches under a root, without imports of ``init.weights``.
+
+    Unreadable ones are left out with a warning.
+    """
+    from flows.views.searches import find_searches
+    from nas.search.imported_weights import WeightsFileProblem
+    from nas.views.comparison.searches import read_compared
+
+    imports = f"{WeightsFileProblem.__module__}.{WeightsFileProblem.__name__}"
+    for search in find_searches(root, now, complain):
+        try:
+            compared = read_compared(search.files, now)
+        except HeirloomError as error:
+            complain(f"{search.name} is left out: {error}")
+            continue
+        if compared.snapshot.identity["problem"]["target"] != imports:
+            yield compared
 
 
 def _show(root: BlobStore, comparison: Comparison, request: Request) -> None:

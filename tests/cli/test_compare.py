@@ -9,11 +9,17 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import save_file
 from scipy.stats import t, ttest_rel
 
 from flows.cli.command import run_command
 from flows.compare import compare
 from nas.core.metric import Metric
+from nas.search.imported_weights import import_weights
+from nas.search.search_init import SearchInit
+from nas.storage.open import open_root
+from nas.storage.records import Records
 from tests.support.chromium import chromium
 from tests.support.commands import Done, run
 from tests.support.sample_searches import IDENTITY, trial, write_search
@@ -169,7 +175,12 @@ def test_best_group_with_one_seed(root: Path, tmp_path: Path, capsys: pytest.Cap
     for size, seeds in ((8, [0]), (4, [0, 1]), (2, [0, 1])):
         tuner = {**IDENTITY["tuner"], "arguments": {"population_size": size}}
         for seed in seeds:
-            add(tmp_path, f"s{size}-{seed}", 0.8 + size / 100 + seed / 70 / size, identity={"seed": seed, "tuner": tuner})
+            add(
+                tmp_path,
+                f"s{size}-{seed}",
+                0.8 + size / 100 + seed / 70 / size,
+                identity={"seed": seed, "tuner": tuner},
+            )
     assert asked(tmp_path, f"under={tmp_path}") == 0
     shown = capsys.readouterr().out
 
@@ -180,6 +191,23 @@ def test_best_group_with_one_seed(root: Path, tmp_path: Path, capsys: pytest.Cap
     assert asked(root, "names=evolution-2,random-0,random-1") == 0
     reason = "no paired test: no other group on its problem has two seeds in common with random"
     assert reason in capsys.readouterr().out
+
+
+def test_root_with_other_searches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under a root, imported weights are no search to compare, and an unreadable search is left out with a line."""
+    root, file = tmp_path / "root", tmp_path / "weights.safetensors"
+    save_file({"layer.weight": torch.ones(2, 2)}, file)
+    import_weights(Records(open_root(f"{root}/a")), SearchInit.read(None, str(file)))
+    add(root, "a", 0.9)
+    add(root, "b", 0.8, identity={"seed": 1})
+    add(root, "broken", 0.7, identity={"seed": 2})
+    next((root / "broken").rglob("000001*.json")).write_text("{")
+    assert asked(root, f"under={root}") == 0
+
+    shown = capsys.readouterr()
+    assert {line.split()[0] for line in shown.out.split("\n\n")[0].splitlines()[1:]} == {"a", "b"}
+    assert shown.err.count("\n") == 1
+    assert "broken is left out: " in shown.err
 
 
 def test_links_of_the_page(tmp_path: Path) -> None:

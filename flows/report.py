@@ -151,7 +151,7 @@ def _show_page(root: BlobStore, read: Callable[[], Snapshot], request: Request) 
         open_page(path)
     if path is not None and is_live:
         sys.stdout.flush()
-        keep_fresh(path, read)
+        keep_fresh(path, read, snapshot)
     elif request.live:
         complain(f"{snapshot.name} does not run now ({snapshot.standing}): its page was written once")
 

@@ -54,3 +54,24 @@ def column(browser: Any, name: str) -> list[str]:
     """
     found: list[str] = browser.execute_script(script, name)
     return found
+
+
+def tip_of_dot(browser: Any, trial: int) -> str:
+    """The tip of a trial's dot in the chart of scores."""
+    script = """
+        const dot = document.querySelector(`#curve .score[data-n="${arguments[0]}"]`);
+        dot.dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
+        const tip = document.querySelector("#tip");
+        return tip.hidden ? "" : tip.textContent;
+    """
+    found: str = browser.execute_script(script, trial)
+    return found
+
+
+def panel_of(browser: Any, trial: int) -> tuple[str, str]:
+    """The title and the summary of the panel of a trial."""
+    browser.execute_script(f"location.hash = '#trial-{trial}'")
+    browser.execute_script("return new Promise((done) => setTimeout(done, 100))")
+    script = "return ['h2', '.summary'].map((part) => document.querySelector(`#trial ${part}`).textContent)"
+    title, summary = browser.execute_script(script)
+    return title, summary

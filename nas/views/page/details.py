@@ -10,6 +10,7 @@ from nas.core.redaction import clean, without_passwords
 from nas.views.page.architecture import BOX_HEIGHT, BOX_WIDTH, Architecture, draw_architecture
 from nas.views.page.changes import MAX_CHANGES, changes
 from nas.views.page.failures import error_text
+from nas.views.trial_summary import trial_summary
 
 if TYPE_CHECKING:
     from nas.core.lineage import Lineage
@@ -40,10 +41,17 @@ def page_data(snapshot: Snapshot, selection: Selection, sheet: Sheet, live_s: fl
         "metric": snapshot.metric.name,
         "name": snapshot.name,
         "box": [BOX_WIDTH, BOX_HEIGHT],
-        "trials": {str(trial.number): _details(lineage, trial, max_boxes) for trial in lineage},
+        "trials": {
+            str(trial.number): {"summary": _summary(snapshot, trial), **_details(lineage, trial, max_boxes)}
+            for trial in lineage
+        },
         "rows": [_row(row) for row in sheet.later],
     }
     return _cleaned(described)  # type: ignore[no-any-return]
+
+
+def _summary(snapshot: Snapshot, trial: Trial) -> str:
+    return trial_summary(trial, snapshot.tests, is_shared=trial.number in snapshot.shared_scores)
 
 
 def _details(lineage: Lineage, trial: Trial, max_boxes: int) -> dict[str, Any]:

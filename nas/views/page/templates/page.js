@@ -14,15 +14,18 @@
 
   // ---- tips: the titles that show without scripts become one tip that also follows the keyboard
   const tip = one("#tip");
-  const details = new Map(), nodes = new Map(), dots = new Map(), edges = new Map();
+  const tips = new Map(), nodes = new Map(), dots = new Map(), edges = new Map();
+  const summary = (n) => (data.trials[n] || {}).summary;
   for (const node of all(".tree .node")) {
     const title = node.querySelector("title");
-    details.set(node.dataset.n, title.textContent);
+    tips.set(node, title.textContent);
     title.remove();
     nodes.set(node.dataset.n, node);
   }
   for (const dot of all(".score[data-n]")) {
-    dot.querySelector("title").remove();
+    const title = dot.querySelector("title");
+    tips.set(dot, summary(dot.dataset.n) || title.textContent);
+    title.remove();
     dots.set(dot.dataset.n, [...(dots.get(dot.dataset.n) || []), dot]);
   }
   for (const edge of all(".tree .edge[data-c]")) {
@@ -46,7 +49,7 @@
     hot.push(...(dots.get(number) || []));
     hot.forEach((element) => element.classList.add("hot"));
     if (target.closest("table")) return;
-    tip.textContent = details.get(number);
+    tip.textContent = tips.get(target);
     tip.hidden = false;
     const at = target.getBoundingClientRect(), size = tip.getBoundingClientRect();
     const left = Math.min(Math.max(8, at.left + at.width / 2 - 40), innerWidth - size.width - 8);
@@ -307,7 +310,7 @@
   const describe = (n) => {
     const trial = data.trials[n];
     if (!trial) return [el("p", {}, "Details of this trial are left out of this page. ", el("code", {}, `heirloom report name=${data.name} trial=${n}`), " shows it.")];
-    const parts = [el("p", { class: "summary" }, (details.get(n) || "").split("\n").slice(1).join("\n"))];
+    const parts = [el("p", { class: "summary" }, trial.summary.split("\n").slice(1).join("\n"))];
     const add = (title, ...inner) => parts.push(el("h3", {}, title), ...inner);
     if (trial.error) add("Error", el("pre", { tabindex: 0 }, trial.error));
     if (trial.changes) add("Changes", ...changed(trial));
@@ -342,7 +345,7 @@
     chosen = n;
     const shut = el("button", { type: "button", "aria-label": "close", title: "close (Escape)" }, "×");
     shut.addEventListener("click", close);
-    const title = (details.get(n) || `trial ${n}`).split("\n")[0];
+    const title = (summary(n) || `trial ${n}`).split("\n")[0];
     const bar = el("div", { class: "bar" }, el("h2", {}, title), step(-1, "previous trial", "‹"), step(1, "next trial", "›"), shut);
     panel.replaceChildren(bar, ...describe(n), values(n));
     panel.hidden = false;

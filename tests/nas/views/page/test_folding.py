@@ -15,7 +15,7 @@ from nas.views.page.document import lineage_page
 from nas.views.page.folding import MIN_CHAIN, fold_chains
 from nas.views.page.tree import draw_tree
 from nas.views.snapshot import read_snapshot
-from tests.support.chromium import column, shown
+from tests.support.chromium import column, panel_of, shown, tip_of_dot
 from tests.support.sample_searches import BEGAN, trial, write_search
 
 ACCURACY = Metric("accuracy")
@@ -69,4 +69,19 @@ def test_fold_in_a_browser(browser: Any, tmp_path: Path) -> None:
     browser.find_element("css selector", ".tree .fold").click()
 
     assert column(browser, "trial") == [str(n) for n in range(3, 27)]
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.slow
+def test_folded_trials_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """The dots of folded trials have their tips, and panels their summaries; the first one has its own as well."""
+    write_search(tmp_path, "search", chain(14))
+    shown(browser, lineage_page(read_snapshot(open_root(f"{tmp_path}/search"), BEGAN)), tmp_path)
+    assert len(browser.find_elements("css selector", ".tree .fold")) == 1
+
+    for number in (3, 5):
+        about = f"stage search, generation {number}\naccuracy 0.50{number}"
+        assert tip_of_dot(browser, number).startswith(f"trial {number}: COMPLETE\n{about}")
+        title, summary = panel_of(browser, number)
+        assert (title, summary.startswith(about)) == (f"trial {number}: COMPLETE", True)
     assert browser.get_log("browser") == []

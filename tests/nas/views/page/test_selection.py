@@ -17,7 +17,7 @@ from nas.core.trial import State, Trial
 from nas.views.page.document import lineage_page
 from nas.views.page.selection import select
 from nas.views.snapshot import Snapshot
-from tests.support.chromium import column, shown
+from tests.support.chromium import column, shown, tip_of_dot
 from tests.support.sample_searches import BEGAN, IDENTITY, evolved, trial
 
 
@@ -77,6 +77,19 @@ def test_page_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "50 trials of 300 have a mark in the tree and details" in said
     assert "The table lists 200 trials and leaves out 100" in said
     assert "heirloom report name=large format=csv" in said
+
+
+@pytest.mark.slow
+def test_undrawn_trials_in_a_browser(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dot of a trial without a mark in the tree has its short tip."""
+    monkeypatch.setattr(select, "__kwdefaults__", {"max_listed": 200, "max_drawn": 50})
+    snapshot = snapshot_of(evolved(300))
+    drawn = select(snapshot).drawn
+    undrawn = next(t for t in snapshot.lineage if t.number not in drawn and t.state == State.COMPLETE)
+    shown(browser, lineage_page(snapshot), tmp_path)
+
+    assert tip_of_dot(browser, undrawn.number).startswith(f"trial {undrawn.number}: accuracy 0.")
+    assert tip_of_dot(browser, 299).startswith("trial 299: COMPLETE\nstage final")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ bench:
 
 # The documentation site, in site/; `zensical serve` shows it
 docs:
-    zensical build -s
+    zensical build -c -s
 
 # Remove what tools leave behind
 clean:

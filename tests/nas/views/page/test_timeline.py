@@ -18,6 +18,7 @@ from nas.views.page.dots import MAX_MARKS
 from nas.views.page.plan import policy_plan
 from nas.views.page.timeline import slot_timeline
 from nas.views.snapshot import read_snapshot
+from tests.support.chromium import shown
 from tests.support.sample_searches import BEGAN, evolved, trial, write_search
 
 ACCURACY = Metric("accuracy")
@@ -90,6 +91,29 @@ def test_plan_and_budget(tmp_path: Path) -> None:
     assert "(trial " in search.best
     used = {row.name: (row.used, row.limit) for row in plan.budget}
     assert used == {"trials": (48, 64), "hours": (0.6, 2.0), "GPU-hours": (pytest.approx(0.5), None)}
+
+
+@pytest.mark.slow
+def test_heads_of_the_plan_stand_above_its_cells(browser: Any, tmp_path: Path) -> None:
+    """Each head of the plan's table begins, or ends if it holds numbers, where its cells do."""
+    write_search(tmp_path, "search", evolved(12))
+    shown(browser, lineage_page(read_snapshot(open_root(f"{tmp_path}/search"), BEGAN + 100)), tmp_path)
+    script = """
+        const edge = (cell) => {
+            const text = document.createRange();
+            text.selectNodeContents(cell);
+            const box = text.getBoundingClientRect();
+            return Math.round(cell.matches(".n") ? box.right : box.left);
+        };
+        const edges = (row) => [...row.cells].map((cell) => cell.textContent ? edge(cell) : null);
+        return ["thead tr", "tbody tr"].map((rows) => edges(document.querySelector(`#plan ${rows}`)));
+    """
+    heads, cells = browser.execute_script(script)
+
+    assert len(heads) == len(cells) == 6
+    assert [head for head, cell in zip(heads, cells, strict=True) if cell is not None] == [
+        cell for cell in cells if cell is not None
+    ]
 
 
 @pytest.mark.parametrize("budget", [None, [], {"trials": "many", "hours": True}, {"trials": -1, "jobs": 10**400}])

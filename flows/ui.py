@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show_line, tell
 from flows.cli.program import command
+from flows.views.delivery import open_page
 from nas.core.errors import ServerError
 from nas.core.validation import check_bool, check_int
 
@@ -64,17 +65,10 @@ def _serve(server: TemporaryServer, *, opens: bool) -> None:
     sys.stdout.flush()
     tell("Ctrl-C ends it")
     if opens:
-        _open(url)
+        open_page(url)
     while server.is_running:
         time.sleep(0.5)
     raise ServerError(f"Prefect's server ended; its output is in {server.log_path}")
-
-
-def _open(url: str) -> None:
-    import webbrowser
-
-    if not webbrowser.open(url):
-        complain(f"no browser found to open {url}")
 
 
 if __name__ == "__main__":

@@ -78,9 +78,9 @@ def make_folder(path: Path) -> None:
         raise ConfigurationError(f"can't make {path} ({error.strerror}): set out=PATH to another place") from error
 
 
-def open_page(path: Path) -> None:
-    """Opens a page in the user's browser."""
+def open_page(page: Path | str) -> None:
+    """Opens a page, by its file or address, in the user's browser."""
     import webbrowser
 
-    if not webbrowser.open(path.as_uri()):
-        complain(f"no browser found to open {path}")
+    if not webbrowser.open(page.as_uri() if isinstance(page, Path) else page):
+        complain(f"no browser found to open {page}")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 import signal
 import socket
 import sqlite3
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.chromium import chromium
 from tests.support.commands import TIMED, Command, run, until
 
 SMALL = (*TIMED, "budget.trials=2", "finalists=1", "runner=threads", "slots=1", "name=shown")
@@ -40,19 +41,10 @@ def ask(url: str, password: str | None, body: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Yields Chromium without a window."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("needs chromium and chromedriver on the PATH")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path_factory.mktemp('c')}"):
-        options.add_argument(flag)
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium without a window."""
+    with chromium(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
 
 
 @pytest.mark.slow

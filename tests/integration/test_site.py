@@ -20,6 +20,7 @@ import pytest
 
 import nas
 from tests.support.api_pages import public_names
+from tests.support.chromium import chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -107,20 +108,8 @@ def address(site: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium without a window, as wide as a phone."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("needs chromium and chromedriver on the PATH")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    options.page_load_strategy = "eager"
-    options.add_experimental_option("mobileEmulation", {"deviceMetrics": PHONE})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
+    with chromium(tmp_path_factory.mktemp("chromium"), PHONE) as opened:
+        yield opened
 
 
 def test_links_lead_to_pages_and_headings(site: Path, pages: dict[str, Page]) -> None:

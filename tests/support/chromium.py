@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import pytest
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[Any]:
-    """A driver of Chromium, which logs what it asks the network for."""
+def chromium(profile: Path, phone: Mapping[str, float] | None = None) -> Iterator[Any]:
+    """A driver of Chromium, which logs what it asks the network for; its window may be a phone's."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
@@ -28,8 +28,12 @@ def chromium(profile: Path) -> Iterator[Any]:
     for flag in flags:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    if phone is not None:
+        options.page_load_strategy = "eager"
+        options.add_experimental_option("mobileEmulation", {"deviceMetrics": dict(phone)})
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    opened.set_window_size(1400, 1000)
+    if phone is None:
+        opened.set_window_size(1400, 1000)
     try:
         yield opened
     finally:

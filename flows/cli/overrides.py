@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from flows.cli.only_options import OnlyOption, split_only
 from flows.cli.options import CONF, PAGES_OF_GROUPS, keys_of, options_of, page_of
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError
+from nas.core.validation import did_you_mean, near_names
 from nas.views.formatting import masked
 
 BUILT = ("problem", "tuner", "stopper")
@@ -254,8 +254,9 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
             return f"unknown runner {found[2]}: choose runner=dask runner/cluster={found[2]} (docs/guides/clusters.md)"
         known = [name for name in options if name != "custom"]
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
-        near = did_you_mean(found[2], known)
-        return f"unknown {found[1]} {found[2]}{near or ': choose'} {', '.join(known)}{own}"
+        question = _question(found[2].lower(), known)
+        choose = f"{question} Choose" if question else ": choose"
+        return f"unknown {found[1]} {found[2]}{choose} {', '.join(known)}{own}"
     if found := re.search(r"Could not override '([^']+)'", text):
         group = found[1]
         if given := [o for o in overrides if o.startswith(f"{group}=") and group in groups_of(config)]:
@@ -274,18 +275,17 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     return re.sub(r"(In '\w+': )|( full_key: .*)|( See https://hydra\.cc.*)|( Config search path.*)", "", text)
 
 
-def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """Returns a question that names the nearest choice, before the list of all; empty without one."""
-    near = difflib.get_close_matches(given.lower(), known, n=1) or [name for name in known if given.lower() in name]
-    return f"; did you mean {near[0]}? Choose" if near else ""
+def _question(given: str, known: Sequence[str]) -> str:
+    """Returns a question that names a similar choice, or else one that contains the word."""
+    return did_you_mean(given, known) or did_you_mean(given, [name for name in known if given in name], cutoff=0)
 
 
 def unknown_key(key: str, config: str) -> str:
     """Returns the error line for a key that no code reads."""
     known = _names_of_keys(config)
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    did_you_mean = f"; did you mean {known[near[0]]}?" if near and known[near[0]] != key else ""
-    return f"unknown key {key}{did_you_mean} ({command(config)} --help shows all keys)"
+    near = near_names(key, known, n=1, cutoff=0.75)
+    meant = [known[name] for name in near if known[name] != key]
+    return f"unknown key {key}{did_you_mean(key, meant, cutoff=0)} ({command(config)} --help shows all keys)"
 
 
 def _names_of_keys(config: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable
@@ -40,9 +39,9 @@ def run_script() -> int:
     if name in FLAGS:
         return run_completion(COMMANDS, _main_of)
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        did_you_mean = f"; did you mean {near[0]}?" if near else ""
-        complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}{did_you_mean}")
+        from nas.core.validation import did_you_mean
+
+        complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")
         return 2
     del sys.argv[1]
     return _main_of(name)()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.trial import State
+from nas.core.validation import near_names
 from nas.storage.records import Records
 from nas.views.formatting import cell, number, states_text
 from nas.views.snapshot import Snapshot, last_session, read_snapshot
@@ -90,7 +90,7 @@ def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore
     names = [search.name for search in find_searches(root, now, lambda line: None)]
     if not names:
         raise SearchNotFoundError(f"no search {name}: {none_under(root)}")
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
+    near = near_names(name, names, cutoff=0.4) or names[:3]
     raise SearchNotFoundError(
         f"no search {name} among {len(names)} under {root.url}; nearest: {', '.join(near)}; name=last is the newest"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 from nas.core.arguments import arguments_of
 from nas.core.errors import ConfigurationError, HeirloomError
-from nas.core.validation import short_repr
+from nas.core.validation import did_you_mean, short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +143,7 @@ class Spec:
             if name in given:
                 return f"{self.target} gets its {name} from the search, not as an argument{what}"
             if name not in own:
-                near = difflib.get_close_matches(name, own, n=1, cutoff=0.5)
-                return f"{self.target} has no argument {name}{f', did you mean {near[0]}?' if near else ''}{what}"
+                return f"{self.target} has no argument {name}{did_you_mean(name, own, cutoff=0.5)}{what}"
         missing = [n for n, v in own.items() if v is inspect.Parameter.empty and n not in self.arguments]
         return f"{self.target} needs {', '.join(missing)}{what}" if missing else f"{self.target}: {error}{what}"
 

@@ -207,6 +207,17 @@ def check_mapping(name: str, value: object) -> dict[str, Any]:
 def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:
     """Returns up to ``n`` names for an error message, those most similar to ``wrong`` first."""
     known = list(names)
-    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    near = near_names(wrong, known)
     ordered = [*near, *(name for name in known if name not in near)]
     return ", ".join(ordered[:n]) + (f" and {len(ordered) - n} more" if len(ordered) > n else "")
+
+
+def did_you_mean(wrong: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Returns the end of an error that asks for the most similar name, if any."""
+    near = near_names(wrong, names, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def near_names(wrong: str, names: Iterable[str], n: int = 3, cutoff: float = 0.5) -> list[str]:
+    """Returns up to ``n`` names that are similar to a wrong one, the best first."""
+    return difflib.get_close_matches(wrong, list(names), n, cutoff)

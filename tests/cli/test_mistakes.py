@@ -87,7 +87,7 @@ MISTAKES = {
     ),
     "tuner_with_nearly_such_an_argument": (
         (*NO_TUNER, "+tuner=evolution", "tuner.population=4"),
-        r"EvolutionTuner has no argument population, did you mean population_size\?; it takes population_size=\d+, sam",
+        r"EvolutionTuner has no argument population; did you mean population_size\?; it takes population_size=\d+, sam",
     ),
     "tuner_of_another_type": (
         (*NO_TUNER, "+tuner=evolution", "tuner.population_size=many"),

@@ -120,7 +120,7 @@ def test_syntax_error_is_shown_by_its_line(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"population": 5}, "has no argument population, did you mean population_size?"),
+        ({"population": 5}, "has no argument population; did you mean population_size?"),
         ({"sample_size": 3, "zzz": 1}, "has no argument zzz"),
         ({"seed": 1}, "gets its seed from the search, not as an argument"),
         ({"space": 1}, "gets its space from the search, not as an argument"),

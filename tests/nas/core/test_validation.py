@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_choice, check_int, check_number, check_seed, short_repr
+from nas.core.validation import check_choice, check_int, check_number, check_seed, did_you_mean, short_repr
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,9 @@ def test_choice_names_its_alternatives(value: object, choices: tuple[str, ...], 
         check_choice("mode", value, choices)
 
     assert str(caught.value) == f"mode={value!r}: must be {listed}"
+
+
+@pytest.mark.parametrize(("wrong", "question"), [("evoluton", "; did you mean evolution?"), ("nothing", "")])
+def test_the_most_similar_name_is_suggested(wrong: str, question: str) -> None:
+    """A question names one similar name; without a similar one there is none."""
+    assert did_you_mean(wrong, ["revolver", "evolution", "gp"]) == question

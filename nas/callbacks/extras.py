@@ -7,6 +7,7 @@ import socket
 import tempfile
 from importlib.util import find_spec
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from nas.core.errors import ConfigurationError
 from nas.core.redaction import without_passwords
@@ -46,6 +47,8 @@ def check_folder(option: str, folder: str) -> str:
 def check_server(option: str, url: str) -> None:
     """Checks that a server of an HTTP URL accepts connections; other URLs are not checked.
 
+    A server behind a proxy (``HTTPS_PROXY``, ``NO_PROXY``) is not checked either.
+
     Raises:
         ConfigurationError: it does not.
     """
@@ -54,7 +57,10 @@ def check_server(option: str, url: str) -> None:
         return
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        with socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S):
+        host = parts.hostname or ""
+        if getproxies().keys() & {parts.scheme, "all"} and not proxy_bypass(f"{host}:{port}"):
+            return
+        with socket.create_connection((host, port), timeout=CONNECT_S):
             pass
     except (OSError, ValueError) as error:
         raise ConfigurationError(

@@ -237,11 +237,23 @@ class TestExtras:
         with pytest.raises(ConfigurationError, match=r"log_dir=.*/x: must be a folder that can be written \(Not a"):
             check_folder("log_dir", str(tmp_path / "runs" / "x"))
 
-    def test_unreachable_server(self) -> None:
+    def test_unreachable_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server that does not answer is named without its password; a file is no server."""
+        monkeypatch.setenv("no_proxy", "*")
         check_server("uri", "sqlite:///mlflow.db")
         with pytest.raises(ConfigurationError, match=r"^uri=http://me:\*\*\*@127.0.0.1:1: must be a server that can"):
             check_server("uri", "http://me:secret@127.0.0.1:1")
+
+    def test_server_behind_a_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A server that is reached by a proxy is not asked directly, unless ``NO_PROXY`` names it."""
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:2")
+        monkeypatch.setenv("no_proxy", "localhost")
+        check_server("uri", "https://127.0.0.1:1")
+        with pytest.raises(ConfigurationError, match=r"^uri=https://localhost:1: must be a server that can"):
+            check_server("uri", "https://localhost:1")
+        monkeypatch.delenv("https_proxy")
+        with pytest.raises(ConfigurationError, match=r"^uri=https://127.0.0.1:1: must be a server that can"):
+            check_server("uri", "https://127.0.0.1:1")
 
 
 def test_public_names(tmp_path: Path) -> None:

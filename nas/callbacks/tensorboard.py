@@ -16,8 +16,9 @@ from nas.core.trial import Trial, trial_name
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-REPORTS, RESULT = ".reports", ".result"
-"""Endings of a trial's event files. A trial with a result is complete."""
+REPORTS, PARTIAL, RESULT = ".reports", ".partial", ".result"
+"""Endings of a trial's event files. A trial with a result is complete; a partial result becomes one when it is whole.
+"""
 FLUSH_S = 10
 
 
@@ -63,7 +64,7 @@ class TensorBoardCallback(LoggerCallback):
         if (earlier := self._writers.pop(trial.number, None)) is not None:
             earlier.close()
         folder = self._folder / trial_name(trial.number)
-        _delete(folder, REPORTS, RESULT)
+        _delete(folder, REPORTS, PARTIAL, RESULT)
         self._writers[trial.number] = _writer(folder, REPORTS)
 
     def log_trial_report(self, trial: Trial, step: int, metrics: Mapping[str, float]) -> None:
@@ -79,11 +80,14 @@ class TensorBoardCallback(LoggerCallback):
         results = {f"result/{name}": value for name, value in trial_results(trial).items()}
         step = trial.curve[-1][0] if trial.curve else 0
         parameters = {**trial_parameters(trial), **self.result_fields(trial)}
-        with _writer(self._folder / trial_name(trial.number), RESULT) as writer:
+        folder = self._folder / trial_name(trial.number)
+        with _writer(folder, PARTIAL) as writer:
             for summary in hparams(parameters, results):
                 writer._get_file_writer().add_summary(summary)
             for name, value in results.items():
                 writer.add_scalar(name, value, step)
+        for path in folder.glob(f"events.out.tfevents.*{PARTIAL}"):
+            path.rename(path.with_name(path.name.removesuffix(PARTIAL) + RESULT))
         if trial.number not in self._earlier:
             self._write_overview(trial)
 

@@ -87,6 +87,20 @@ class TestTensorBoard:
         assert max(e.value for e in events.Scalars("best_score/search")) == pytest.approx(0.9)
         assert {e.step for e in events.Scalars("test/score")} == found.tests.keys()
 
+    def test_result_that_was_not_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A result that was begun and not completed is no result: the next session writes it."""
+        summary = pytest.importorskip("torch.utils.tensorboard.summary")
+        logger = Spec("nas.callbacks.tensorboard.TensorBoardCallback")
+        with monkeypatch.context() as broken:
+            broken.setattr(summary, "hparams", lambda *given: 1 / 0)  # the file is open
+            run_logged(tmp_path, logger.build(), n_trials=1)
+        folder = tmp_path / "runs" / "curves" / "trial-0000"
+        assert not list(folder.glob("*.result"))
+        run_logged(tmp_path, logger.build(), n_trials=2)
+
+        assert [event.value for event in self.read(folder).Scalars("result/score")] == [pytest.approx(0.3)]
+        assert not list(folder.glob("*.partial"))
+
     def test_guide(self, tmp_path: Path) -> None:
         """The command of the guide writes a folder for each trial, by workers of their own."""
         pytest.importorskip("tensorboard")

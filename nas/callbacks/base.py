@@ -19,6 +19,7 @@ class SearchInfo:
     Attributes:
         name: The search's name.
         url: The search's folder, without credentials.
+        id: A digest that no other search has, also no later one in the same folder. It is the same in each session.
         session: The number of the session, from 1. A resumed search has a new session.
         metrics: The problem's metrics; the first ranks trials.
         stages: The names of the stages, in order.
@@ -31,6 +32,7 @@ class SearchInfo:
 
     name: str
     url: str
+    id: str
     session: int
     metrics: tuple[Metric, ...]
     stages: tuple[str, ...]

@@ -105,8 +105,8 @@ class LoggerCallback(Callback, ABC):
         """Writes finished trials of earlier sessions that the tracker lacks, once."""
         if self._search is None:
             return
-        search, self._search = self._search, None
-        logged = self.logged_trials()
+        search, logged = self._search, self.logged_trials()
+        self._search = None  # unless the tracker failed: then the next call asks again
         for trial in search.lineage:
             if trial.is_finished and trial.number not in logged:
                 self.on_trial_end(trial)

@@ -78,11 +78,11 @@ class MlflowCallback(LoggerCallback):
 
     def _find_run(self, search: SearchInfo) -> str:
         """Returns the search's run, RUNNING again."""
-        tags = {"heirloom.search": search.name, "heirloom.folder": search.url}
-        query = " and ".join(f"tags.`{name}` = {_quoted(value)}" for name, value in tags.items())
+        query = f"tags.`heirloom.id` = '{search.id}'"
         for run in self._client.search_runs([self._experiment_id], query, max_results=1):
             self._client.update_run(run.info.run_id, status="RUNNING")
             return str(run.info.run_id)
+        tags = {"heirloom.search": search.name, "heirloom.folder": search.url, "heirloom.id": search.id}
         run = self._client.create_run(self._experiment_id, tags=tags, run_name=search.name)
         identity = search.identity
         fields = {"problem": identity["problem"]["target"], "tuner": identity["tuner"]["target"]}
@@ -102,7 +102,7 @@ class MlflowCallback(LoggerCallback):
     def _nested_runs(self) -> Iterable[Run]:
         token = None
         while True:
-            query = f"tags.`mlflow.parentRunId` = {_quoted(self._run)}"
+            query = f"tags.`mlflow.parentRunId` = '{self._run}'"
             page = self._client.search_runs([self._experiment_id], query, max_results=PAGE, page_token=token)
             yield from page
             if not (token := page.token):
@@ -132,16 +132,26 @@ class MlflowCallback(LoggerCallback):
 
     def log_search_end(self, outcome: SearchOutcome) -> None:
         """Writes the winner and test scores, and ends the search's run."""
+        try:
+            self._log_tests(outcome)
+            self._log_winner(outcome)
+        finally:
+            self._client.set_terminated(self._run, "FINISHED" if outcome.error is None else "KILLED")
+
+    def _log_tests(self, outcome: SearchOutcome) -> None:
         for number, test in outcome.tests.items():
+            if number not in self._runs:  # the server did not answer when it was due
+                self.on_trial_end(outcome.lineage[number])
             scores = {f"test.{name}": value for name, value in test.get("metrics", {}).items()}
             known = self._client.get_run(self._runs[number]).data.metrics
             if scores.keys() - known.keys():
                 self._log(self._runs[number], {}, scores, 0)
+
+    def _log_winner(self, outcome: SearchOutcome) -> None:
         if (winner := outcome.winner) is not None:
             self._client.set_tag(self._run, "heirloom.winner", str(winner.number))
             metrics = {f"winner.{name}": value for name, value in winner.metrics.items()}
             self._log(self._run, {}, metrics, self._session)
-        self._client.set_terminated(self._run, "FINISHED" if outcome.error is None else "KILLED")
 
     def _log(
         self, run: str, parameters: Mapping[str, Any], metrics: Mapping[str, float], step: int, at_ms: int | None = None
@@ -160,8 +170,3 @@ class MlflowCallback(LoggerCallback):
 def _ms(at_s: float | None) -> int:
     """Returns a time in milliseconds; now, if it is None."""
     return int(1000 * (time.time() if at_s is None else at_s))
-
-
-def _quoted(value: str) -> str:
-    """Returns a text of MLflow's query language."""
-    return "'" + value.replace("'", "_") + "'"

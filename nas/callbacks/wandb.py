@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Set
@@ -53,25 +52,25 @@ class WandbCallback(LoggerCallback):
         self._mode: Any = mode_name
         self._folder = Path()
         self._group = ""
-        self._digest = ""
+        self._search_id = ""
         self._runs: dict[int, wandb.Run] = {}
 
     def setup(self, search: SearchInfo) -> None:
         """Creates the folder; online, checks the key and the server."""
         self._folder = Path(check_folder("log_dir", search.log_dir))
         self._group = search.name
-        self._digest = hashlib.sha256(search.url.encode()).hexdigest()[:8]
+        self._search_id = search.id
         self._runs.clear()
         if self._mode == "online":
             _check_account()
 
     def _id(self, number: int) -> str:
         """Returns the id of a trial's run, the same in each session."""
-        return f"{self._digest}-{number:06d}"
+        return f"{self._search_id}-{number:06d}"
 
     def logged_trials(self) -> Set[int]:
         """Returns the trials whose run's folder says that it has ended."""
-        found = self._folder.glob(f"wandb/*run-*-{self._digest}-*/{COMPLETE}")
+        found = self._folder.glob(f"wandb/*run-*-{self._search_id}-*/{COMPLETE}")
         return {int(path.parent.name.rpartition("-")[2]) for path in found}
 
     def log_trial_start(self, trial: Trial) -> None:

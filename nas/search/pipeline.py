@@ -39,7 +39,7 @@ from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageColle
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, StartedAttempts
 from nas.storage.search_records import code_id
-from nas.storage.sessions import spent_hours
+from nas.storage.sessions import search_id, spent_hours
 from nas.training.job import Job
 from nas.training.messages import LOG_DIR, RuntimeSpec
 from nas.training.problem import Ability
@@ -370,6 +370,7 @@ class SearchPipeline:
         return SearchInfo(
             name=self.name,
             url=remove_passwords(self.records.files.url),
+            id=search_id(self.records),
             session=session,
             metrics=self.prepared.problem.metrics,
             stages=tuple(stage.name for stage in self.prepared.plan.stages),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from typing import Any
 
+from nas.core.redaction import remove_passwords
 from nas.core.validation import path_in_errors
 from nas.storage.record_format import decode_record
 from nas.storage.records import SESSION_NAME, Records
@@ -52,6 +55,16 @@ def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> floa
     numbers = past_sessions(records) if sessions is None else sessions
     heartbeats = (read_heartbeat(records, number) for number in numbers)
     return sum(float(heartbeat["hours"]) for heartbeat in heartbeats if heartbeat is not None)
+
+
+def search_id(records: Records) -> str:
+    """Returns a digest of the search's folder and of the process and time of its first session, which has begun."""
+    path = "sessions/0001.json"
+    data = records.files.read_if_present(path)
+    first = {} if data is None else _checked_session(data, records.url_of(path))
+    fields = [first.get(name) for name in ("host", "machine", "boot", "pid", "started")]
+    text = json.dumps([remove_passwords(records.files.url), *fields])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _checked_session(data: bytes, place: str) -> dict[str, Any]:

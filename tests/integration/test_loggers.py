@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -29,7 +31,9 @@ STEPS = [1, 2, 3]
 def run_sessions(folder: Path, logger: Spec) -> Results:
     """A session is killed in trial 1, the next runs without a logger, and two more with it."""
     command = [sys.executable, "-m", "tests.support.logged_search", str(folder), logger.target]
-    killed = subprocess.run([*command, json.dumps(logger.arguments)], cwd=ROOT, capture_output=True, text=True)
+    command.append(json.dumps(logger.arguments))
+    alone = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # no service of this process
+    killed = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     run_logged(folder, n_trials=2)
     run_logged(folder, logger.build(), n_trials=4)
@@ -152,8 +156,65 @@ class TestMlflow:
             if trial.number in found.tests:
                 assert nested_run.data.metrics["test.score"] == found.tests[trial.number]["metrics"]["score"]
 
+    def test_new_search_in_the_same_folder(self, tmp_path: Path) -> None:
+        """It gets a run of its own, and the runs of the deleted search stay; a quote in the folder's name is fine."""
+        mlflow = pytest.importorskip("mlflow")
+        uri, folder = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "o'neil"
+        logger = Spec("nas.callbacks.mlflow.MlflowCallback", {"tracking_uri": uri})
+        run_logged(folder, logger.build(), n_trials=1)
+        run_logged(folder, logger.build(), n_trials=2)
+        tool = mlflow.MlflowClient(uri)
+        experiment = tool.get_experiment_by_name("heirloom").experiment_id
+        earlier = {run.info.run_id for run in tool.search_runs([experiment])}
+        shutil.rmtree(folder)
+        run_logged(folder, logger.build(), n_trials=1)
+
+        runs = tool.search_runs([experiment])
+        assert earlier < {run.info.run_id for run in runs}
+        parents = [run.info.run_id for run in runs if "mlflow.parentRunId" not in run.data.tags]
+        assert len(parents) == 2
+        assert len(earlier.intersection(parents)) == 1
+
+    def test_server_that_fails_for_a_finalist(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The finalist's run is written at the end of the session, with its test, and the search's run ends."""
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        create, failures = mlflow.MlflowClient.create_run, []
+
+        def create_run(client: Any, *given: Any, run_name: str, **more: Any) -> Any:
+            if run_name == trial_name(1) and len(failures) < 2:  # at its start and at its end
+                failures.append(run_name)
+                raise OSError("the server restarts")
+            return create(client, *given, run_name=run_name, **more)
+
+        monkeypatch.setattr(mlflow.MlflowClient, "create_run", create_run)
+        found = run_logged(
+            tmp_path, Spec("nas.callbacks.mlflow.MlflowCallback", {"tracking_uri": uri}).build(), n_trials=1
+        )
+        tool = mlflow.MlflowClient(uri)
+        runs = tool.search_runs([tool.get_experiment_by_name("heirloom").experiment_id])
+        by_name = {run.info.run_name: run for run in runs}
+
+        assert len(failures) == 2
+        assert {run.info.status for run in runs} == {"FINISHED"}
+        assert by_name.keys() == {"curves", trial_name(0), trial_name(1)}
+        finalist = by_name[trial_name(1)].data.metrics
+        assert finalist["test.score"] == found.tests[1]["metrics"]["score"]
+        assert finalist["score"] == pytest.approx(found.lineage[1].metrics["score"])
+
 
 class TestWandb:
+    def test_new_search_in_the_same_folder(self, tmp_path: Path) -> None:
+        """The offline runs of a deleted search stay, and a new one's have other ids."""
+        pytest.importorskip("wandb")
+        logger = Spec("nas.callbacks.wandb.WandbCallback", {"mode": "offline"})
+        for _ in range(2):
+            shutil.rmtree(tmp_path / "root", ignore_errors=True)
+            run_logged(tmp_path, logger.build(), n_trials=1)
+        files = list((tmp_path / "runs" / "curves" / "wandb").glob("offline-run-*/run-*.wandb"))
+
+        assert len({file.name for file in files}) == len(files) == 4
+
     def test_offline_runs_are_those_of_the_records(self, tmp_path: Path) -> None:
         """Each trial has one offline run, whose file holds its reports once, its parameters and its result."""
         pytest.importorskip("wandb")

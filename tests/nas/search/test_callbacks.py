@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -89,6 +90,19 @@ def test_resumed_search_calls_for_new_trials_only(root: str) -> None:
     assert callback.searches[0].session == 2
     assert {call[1] for call in callback.calls if len(call) > 1} == {3, 4}
     assert len(callback.outcomes[0].lineage) == 5
+
+
+def test_id_is_that_of_one_search(tmp_path: Path) -> None:
+    """Sessions share the search's id; a new search in the folder of a deleted one has another."""
+    callback = RecordingCallback()
+    run(str(tmp_path), callback)
+    run(str(tmp_path), callback, n_trials=3)
+    shutil.rmtree(tmp_path / "curves")
+    run(str(tmp_path), callback)
+
+    first, resumed, new = [search.id for search in callback.searches]
+    assert first == resumed != new
+    assert len({search.url for search in callback.searches}) == 1
 
 
 @pytest.mark.parametrize("broken", [BrokenCallback, BrokenBackgroundCallback])
@@ -180,6 +194,7 @@ def test_stuck_callback_delays_the_end_only() -> None:
     info = SearchInfo(
         name="n",
         url="u",
+        id="i",
         session=1,
         metrics=(),
         stages=(),

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 REPORTS, PARTIAL, RESULT = ".reports", ".partial", ".result"
-"""Endings of a trial's event files. A trial with a result is complete; a partial result becomes one when it is whole.
+"""Endings of a trial's event files.
+
+A trial with a result is complete. A partial result becomes a result when it is whole.
 """
 FLUSH_S = 10
 

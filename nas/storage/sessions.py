@@ -58,7 +58,10 @@ def spent_hours(records: Records, sessions: Iterable[int] | None = None) -> floa
 
 
 def search_id(records: Records) -> str:
-    """Returns a digest of the search's folder and of the process and time of its first session, which has begun."""
+    """Returns a digest of the search's folder and first session.
+
+    The process and time of that session tell the search from a later one in the same folder.
+    """
     path = "sessions/0001.json"
     data = records.files.read_if_present(path)
     first = {} if data is None else _checked_session(data, records.url_of(path))

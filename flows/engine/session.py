@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from flows.cli.settings.limits import Limits
@@ -114,17 +114,10 @@ class SessionRun:
         begun: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes the lease of the search, calls ``begun`` and runs the pipeline."""
-        machine, budget = self.context.machine, self.pipeline.budget
+        machine = self.context.machine
         lease = SearchLease(
             self.context.records,
-            settings={
-                "runner": machine.runner,
-                "slots": machine.slots,
-                "budget": asdict(budget),
-                "finalists": self.pipeline.finalists,
-                "export": self.pipeline.ranking.export,
-                **asdict(self.pipeline.retention),
-            },
+            settings=self.pipeline.settings(machine.runner, machine.slots),
             code=self.code,
             takeover=self.limits.takeover,
             on_takeover=lambda why: executor.post(StopRequested(why)),

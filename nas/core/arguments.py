@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from os import PathLike
 from typing import Any
+
+_SINGLE = (str, int, float, PathLike, type(None))
+"""Types of the data arguments that are kept: paths and numbers.
+
+Others may be large, and are in no record.
+"""
 
 
 class RecordsArguments:
@@ -35,10 +42,27 @@ def _recording(init: Callable[..., None]) -> Callable[..., None]:
         if "_arguments" not in vars(self):
             with suppress(TypeError):  # the constructor raises a better one
                 bound = signature.bind(self, *args, **more)
-                self._arguments = _by_name(signature, bound.arguments)
+                found = _by_name(signature, bound.arguments)
+                self._arguments = None if found is None else _kept(found, getattr(self, "data_arguments", frozenset()))
         init(self, *args, **more)
 
     return recording
+
+
+def _kept(arguments: Mapping[str, Any], data: Collection[str]) -> dict[str, Any]:
+    """Returns arguments with copies of lists and dicts, and without data.
+
+    A constructor may change its lists. Of data only paths are kept.
+    """
+    is_kept = {name: name not in data or isinstance(value, _SINGLE) for name, value in arguments.items()}
+    return {name: _copied(value) for name, value in arguments.items() if is_kept[name]}
+
+
+def _copied(value: Any) -> Any:
+    """Returns a copy of plain data; other objects are returned as they are."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return {key: _copied(each) for key, each in value.items()} if type(value) is dict else value
 
 
 def _by_name(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -465,6 +465,17 @@ class SearchPipeline:
         )
         return GarbageCollector(self.records, self.retention, settings)
 
+    def settings(self, runner: str, slots: int) -> dict[str, Any]:
+        """Returns the settings that the record of a session holds."""
+        return {
+            "runner": runner,
+            "slots": slots,
+            "budget": asdict(self.budget),
+            "finalists": self.finalists,
+            "export": self.ranking.export,
+            **asdict(self.retention),
+        }
+
     def summary(self) -> Summary:
         """Returns the results in the records."""
         trials, _ = self.records.load()
@@ -523,8 +534,7 @@ def run_session(
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
     code = session_code(records, prepared) if code is None else code
-    recorded = {"runner": runner, "slots": search.slots, "export": pipeline.ranking.export}
-    lease = SearchLease(records, settings=recorded, code=code)
+    lease = SearchLease(records, settings=pipeline.settings(runner, search.slots), code=code)
     runtime = RuntimeSpec(
         problem=search.problem,
         url=records.files.url,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from uuid import uuid4
 
 import pytest
 
-from nas import Int, Metric, ParameterSpace, Problem, Search, Spec, TrialRun, load, run_search
+from nas import Int, Metric, ParameterSpace, Problem, Retention, Search, Spec, TrialRun, load, run_search
 from nas.core.errors import ConfigurationError
+from nas.core.spec import spec_of
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.sessions import past_sessions
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from tests.support.problems import InOrderTuner, PlainProblem
@@ -53,6 +58,19 @@ class Scaled(Problem):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         self.n_trained += 1
         return {"score": self.factor * run.point["x"]}
+
+
+class Popping(Scaled):
+    """Changes its argument, and has data."""
+
+    data_arguments = frozenset({"table", "path"})
+
+    def __init__(self, sizes: list[int], options: dict[str, list[int]], table: object, path: Path) -> None:
+        super().__init__(sizes.pop() + options["more"].pop())
+
+
+class Table:
+    """Large data."""
 
 
 class Locked(Scaled):
@@ -181,6 +199,32 @@ def test_mistakes(
         run_search(problem, **arguments)
 
     assert "\n" not in str(caught.value)
+
+
+def test_changed_arguments_are_recorded_as_given() -> None:
+    """A constructor that changes its arguments changes no record; data of the problem is not kept."""
+    table = Table()
+    alive = weakref.ref(table)
+    problem = Popping([1, 2], {"more": [3]}, table, Path("a"))
+    del table
+    results = run_search(problem, tuner=RandomTuner, root=memory(), budget=1)
+    spec = spec_of("problem", problem, Problem)
+
+    assert results.snapshot.identity["problem"]["arguments"] == {"sizes": [1, 2], "options": {"more": [3]}}
+    assert spec.arguments == {"sizes": [1, 2], "options": {"more": [3]}, "path": Path("a")}
+    assert alive() is None
+
+
+def test_session_records_its_settings() -> None:
+    """The records of a session hold the budget for pages, and finalists and retention for ``heirloom gc``."""
+    root = memory()
+    keep = Retention("best:3", max_gb=1.0)
+    results = run_search(Scaled, tuner=RandomTuner, root=root, name="s", budget=3, finalists=5, retention=keep)
+    [session] = past_sessions(Records(open_root(root).subfolder("s"))).values()
+
+    assert results.snapshot.session is not None
+    assert results.snapshot.session.budget["trials"] == 3.0
+    assert session["settings"].items() >= {"finalists": 5, "keep": "best:3", "max_gb": 1.0, "runner": "debug"}.items()
 
 
 def test_notebooks_class_needs_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

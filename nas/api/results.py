@@ -16,6 +16,7 @@ from nas.core.validation import closest_names
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.views.snapshot import Snapshot, read_snapshot
+from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +127,8 @@ class Results:
     def __repr__(self) -> str:
         best = self.best
         score = "no score yet" if best is None else f"best trial {best.number} {dict(best.metrics)}"
+        if best is not None and best.number in self.snapshot.shared_scores:
+            score += SHARED
         return f"<Results of {self.name}: {self.standing}, {len(self.lineage)} trials, {score}>"
 
     def _repr_html_(self) -> str:

@@ -8,6 +8,7 @@ import sys
 from nas.views.formatting import count, markup, number, states_text
 from nas.views.page.tree import family_tree_svg
 from nas.views.snapshot import Snapshot
+from nas.views.trial_summary import SHARED
 
 
 def is_notebook() -> bool:
@@ -26,7 +27,8 @@ def results_html(snapshot: Snapshot) -> str:
     if states := states_text(snapshot.lineage):
         lines[0] += f" ({states})"
     if (best := snapshot.winner) is not None:
-        scores = ", ".join(f"{markup(name)} {number(value)}" for name, value in best.metrics.items())
+        shared = SHARED if best.number in snapshot.shared_scores else ""
+        scores = ", ".join(f"{markup(name)} {number(value)}{shared}" for name, value in best.metrics.items())
         tested = snapshot.tests.get(best.number, {}).get("metrics") or {}
         on_test = "".join(f", test {markup(name)} {number(value)}" for name, value in tested.items())
         lines.append(f"best: trial {best.number}, {scores}{on_test}")

@@ -6,18 +6,22 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from nas.core.errors import ConfigurationError
+from nas.core.shared_scores import shared_scores
+from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nas.core.lineage import Lineage
     from nas.core.metric import Metric
+    from nas.core.trial import Trial
 
 
 def plot_scores(lineage: Lineage, metric: Metric, ax: Axes | None = None) -> Axes:
     """Draws a point for each score, by stage, and the best so far as a line.
 
-    The line follows the first stage: scores of later stages, which train longer, can't be compared with it.
+    The line follows the first stage: scores of later stages, which train longer, can't be compared with it. It leaves
+    out scores of shared weights, whose points are drawn apart, and trials of older code.
 
     Args:
         lineage: The trials.
@@ -28,16 +32,19 @@ def plot_scores(lineage: Lineage, metric: Metric, ax: Axes | None = None) -> Axe
         ConfigurationError: Matplotlib is not installed.
     """
     ax = _new_axes() if ax is None else ax
-    by_stage: dict[str, list[tuple[int, float]]] = {}
-    for trial in sorted(lineage, key=lambda trial: trial.number):
-        if (value := trial.value(metric.name)) is not None:
-            by_stage.setdefault(trial.stage, []).append((trial.number, value))
-    for stage, points in by_stage.items():
-        ax.scatter([number for number, _ in points], [value for _, value in points], label=stage, s=24)
-    if by_stage:
-        numbers, values = zip(*next(iter(by_stage.values())), strict=True)
+    shared = shared_scores(lineage)
+    scored = [t for t in sorted(lineage, key=lambda trial: trial.number) if t.value(metric.name) is not None]
+    by_kind: dict[str, list[Trial]] = {}
+    for trial in scored:
+        by_kind.setdefault(trial.stage + SHARED * (trial.number in shared), []).append(trial)
+    for kind, trials in by_kind.items():
+        ax.scatter([t.number for t in trials], [t.metrics[metric.name] for t in trials], label=kind, s=24)
+    compared = [t for t in scored if t.stage == scored[0].stage and t.number not in shared and not t.outdated]
+    if compared:
         better = max if metric.direction == "maximize" else min
-        ax.step(numbers, [*accumulate(values, better)], where="post", label="best so far")
+        best = [*accumulate((t.metrics[metric.name] for t in compared), better)]
+        ax.step([t.number for t in compared], best, where="post", label="best so far")
+    if scored:
         ax.legend()
     ax.set_xlabel("trial")
     ax.set_ylabel(metric.name)

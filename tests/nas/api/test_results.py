@@ -12,8 +12,11 @@ import pytest
 
 from nas import load
 from nas.core.errors import ConfigurationError, SearchNotFoundError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
+from nas.views.plot import plot_scores
 from nas.views.table import lineage_table
-from tests.support.sample_searches import evolved, write_search
+from tests.support.sample_searches import evolved, one_shot, trial, write_search
 
 
 @pytest.fixture
@@ -77,6 +80,35 @@ def test_plot_has_all_scores(root: Path) -> None:
     )
     assert best == sorted(best)
     pyplot.close("all")
+
+
+def test_shared_scores_are_marked(root: Path) -> None:
+    """A score of shared weights says so in the text and the notebook, and has no part in the plot's line."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    write_search(root, "two", one_shot(3, 4, n_finals=0))
+    shared = load("two", str(root))
+    assert shared.best is not None
+    score = f"{shared.best.metrics['accuracy']:.4f} with shared weights"
+    axes = shared.plot()
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    pyplot.close("all")
+
+    assert score in shared._repr_html_()
+    assert "} with shared weights>" in repr(shared)
+    assert "with shared weights" not in repr(load("one", str(root)))
+    assert ([*axes.lines], labels) == ([], ["search with shared weights"])
+
+
+def test_outdated_trials_are_not_the_best_so_far(root: Path) -> None:
+    """The plot's line leaves out trials of older code, as the curves of ``compare`` do."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    trials = [trial(0, score=0.9, outdated=True), trial(1, score=0.5), trial(2, score=0.6)]
+    [line] = plot_scores(Lineage.of(trials), Metric("accuracy")).lines
+    pyplot.close("all")
+
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 2], [0.5, 0.6])
 
 
 def test_plot_needs_matplotlib(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

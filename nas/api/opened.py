@@ -11,7 +11,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.names import check_name
 from nas.core.ranking import Export
-from nas.core.spec import Spec, spec_of
+from nas.core.spec import spec_of
 from nas.core.validation import check_int
 from nas.search.definition import Search, read_retry
 from nas.search.identity import claim_identity, open_records
@@ -140,8 +140,3 @@ def _budget_of(budget: Budget | int | None) -> Budget:
     if budget is None or isinstance(budget, Budget):
         return budget or Budget()
     return Budget(trials=check_int("budget", budget, 1))
-
-
-def name_of(spec: Spec) -> str:
-    """Returns the name of a spec's class."""
-    return spec.target.rpartition(".")[2]

@@ -127,6 +127,8 @@ class _Direct:
 
     def take_warning(self) -> str | None:
         """Returns the warning that was not shown yet, or None."""
+        if self._warning is None:  # otherwise a warning of the background thread could be lost below
+            return None
         warning, self._warning = self._warning, None
         return warning
 

@@ -40,12 +40,6 @@ class TrialRuntime:
         files: The search's storage; None: it is opened.
         train_many: Trains the trials of a job in place of the problem.
 
-    Args:
-        spec: The settings.
-        problem: The problem; None: it is built.
-        files: The search's storage; None: it is opened.
-        train_many: Trains the trials of a job in place of the problem.
-
     Attributes:
         checks_export: Whether the problem's ``export`` is checked with the next trial that has weights.
         restore_process: Called after the problem's code has run. A worker process restores its state with it.

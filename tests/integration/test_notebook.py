@@ -21,7 +21,7 @@ EXECUTE = "from nbclient.cli import main; main()"
 
 def executed(folder: Path) -> list[dict[str, Any]]:
     """Runs the notebook in a folder, and returns its cells with their outputs."""
-    shutil.copy(ROOT / "examples" / "14_notebook" / "search.ipynb", folder)
+    shutil.copy(ROOT / "examples" / "17_notebook" / "search.ipynb", folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython")}
     command = [sys.executable, "-c", EXECUTE, "--inplace", "search.ipynb"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)

@@ -11,14 +11,16 @@ from typing import Any, Literal, get_args
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
+from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
 from nas.core.spec import LoadedSpec, Spec
 from nas.core.trial import OnMissingWeights
-from nas.core.validation import check_choice
+from nas.core.validation import check_choice, short_repr
 from nas.search.initial_tuner import InitialTuner
 from nas.search.job_plan import JobPlan
 from nas.search.search_init import SearchInit
+from nas.spaces.space import Space
 from nas.stoppers.base import Stopper
 from nas.storage.record_format import FORMAT
 from nas.storage.record_size import METRICS_BYTES, NUMBER_BYTES, json_size
@@ -123,9 +125,7 @@ class Search:
             raise ConfigurationError(f"problem {target} must be a subclass of nas.Problem")
         if trains and not problem.abilities & {Ability.TRAIN, Ability.TRAIN_MANY}:
             raise ConfigurationError(f"problem {target} must define `train(run)` or `train_many(job)`")
-        for attribute in ("metrics", "space"):
-            if not getattr(problem, attribute, None):
-                raise ConfigurationError(f"problem {target} must set `{attribute}`")
+        _check_declared(problem, target)
         size = sum(json_size(metric.name) + NUMBER_BYTES for metric in problem.metrics)
         if size > METRICS_BYTES:
             raise ConfigurationError(
@@ -287,6 +287,34 @@ def compared(record: Mapping[str, Any]) -> dict[str, Any]:
     metrics = [f"{metric['name']} ({metric['direction']})" for metric in record["metrics"]]
     identity = {key: value for key, value in record["identity"].items() if key != "content"}
     return {**identity, "metrics": ", ".join(metrics)}
+
+
+def _check_declared(problem: Problem, target: str) -> None:
+    """Checks the types of ``metrics``, ``space`` and ``policies``.
+
+    Raises:
+        ConfigurationError: one is missing or of another type.
+    """
+    for attribute in ("metrics", "space"):
+        if not getattr(problem, attribute, None):
+            raise ConfigurationError(f"problem {target} must set `{attribute}`")
+    metrics: object = problem.metrics
+    if not isinstance(metrics, tuple | list) or not all(isinstance(metric, Metric) for metric in metrics):
+        raise ConfigurationError(
+            f"problem {target}: metrics={short_repr(metrics)}: must be a tuple of nas.Metric. "
+            'Write metrics = (Metric("accuracy"),)'
+        )
+    if not isinstance(problem.space, Space):
+        raise ConfigurationError(
+            f"problem {target}: space={short_repr(problem.space)}: must be a nas.Space. "
+            'Write space = ParameterSpace({"width": Int(8, 64)})'
+        )
+    policies: object = problem.policies
+    if not isinstance(policies, set | frozenset) or not policies <= {*Policy}:
+        raise ConfigurationError(
+            f"problem {target}: policies={short_repr(policies)}: must be a set of nas.Policy. "
+            "Write policies = frozenset({Policy.SHARE_PARAMS})"
+        )
 
 
 def _refuse(value: object) -> object:

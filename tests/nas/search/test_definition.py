@@ -43,6 +43,14 @@ class ManyMetrics(PlainProblem):
     metrics = tuple(Metric(f"accuracy of class {n}") for n in range(20))
 
 
+class Declaring(PlainProblem):
+    """Declares what its arguments say."""
+
+    def __init__(self, **declared: object) -> None:
+        for name, value in declared.items():
+            setattr(self, name, value)
+
+
 class WithSet(PlainProblem):
     def __init__(self, choices: object) -> None:
         pass
@@ -263,6 +271,14 @@ class TestRefusals:
         [
             ({"problem": Spec.of(Metric, name="accuracy")}, "Metric must be a subclass of nas.Problem"),
             ({"problem": Spec.of(WithoutMetrics)}, "WithoutMetrics must set `metrics`"),
+            (
+                {"problem": Spec.of(Declaring, metrics=("accuracy",))},
+                r"metrics=\('accuracy',\): must be a tuple of nas",
+            ),
+            ({"problem": Spec.of(Declaring, metrics=Metric("accuracy"))}, r"metrics=Metric.*: must be a tuple of nas"),
+            ({"problem": Spec.of(Declaring, space={"width": 8})}, r"space={'width': 8}: must be a nas.Space. Write"),
+            ({"problem": Spec.of(Declaring, policies=["SHARE_PARAMS"])}, r"policies=\['SHARE_PARAMS'\]: must be a set"),
+            ({"problem": Spec.of(Declaring, policies={"FAST"})}, r"policies={'FAST'}: must be a set of nas.Policy"),
             ({"problem": Spec.of(ManyMetrics)}, r"ManyMetrics declares 20 metrics that take \d+ bytes .* limit is 600"),
             ({"tuner": Spec("nas.core.spec.Spec", {})}, "nas.core.spec.Spec: .*seed"),
             ({"stopper": Spec("nas.core.budget.Budget", {})}, "nas.core.budget.Budget: too many positional arguments"),

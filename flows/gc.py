@@ -187,7 +187,8 @@ def read_collection(invocation: Invocation) -> Collection:
     from flows.views.searches import find_search
     from nas.core.policy import PolicyPlan
     from nas.storage.records import Records
-    from nas.views.snapshot import last_export, read_header
+    from nas.storage.sessions import last_export
+    from nas.views.snapshot import read_header
 
     values = invocation.values
     if values["name"] is None:

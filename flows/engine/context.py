@@ -39,6 +39,7 @@ class SearchContext:
             more=self._repeated_words(pipeline),
             has_options=bool(self.options),
             ended=self._end_by_tuner(pipeline, summary) if ended_by_tuner else None,
+            export=pipeline.ranking.export,
             hours=None if hours is None else (spent_hours(self.records), hours),
         )
 
@@ -55,5 +56,4 @@ class SearchContext:
         """Returns what ``flows.final`` needs again, because it trusts no code and no path of a record."""
         search = pipeline.prepared.search
         specs = {"problem": search.problem, "tuner": search.tuner, "stopper": search.stopper}
-        words = [word for group, spec in specs.items() if spec for word in repeated_words(group, spec)]
-        return [*words, *(["export=best"] if pipeline.ranking.export == "best" else [])]
+        return [word for group, spec in specs.items() if spec for word in repeated_words(group, spec)]

@@ -10,6 +10,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import flat_point
 from nas.core.policy import Stage
+from nas.core.ranking import Export
 from nas.core.redaction import without_passwords
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
@@ -33,6 +34,7 @@ def print_summary(
     more: Sequence[str] = (),
     has_options: bool = False,
     ended: str | None = None,
+    export: Export = "final",
     hours: tuple[float, float] | None = None,
     write: Callable[[str], object] = show_line,
 ) -> None:
@@ -46,6 +48,7 @@ def print_summary(
         more: Further overrides that ``flows.final`` needs.
         has_options: Whether the root was opened with options, which may be credentials and are not printed.
         ended: The reason why the search ended before its budget, or None.
+        export: The rule that chose the best trial.
         hours: Hours used and hours of the budget, or None.
         write: Receives the lines.
     """
@@ -74,7 +77,8 @@ def print_summary(
         name = metrics[0].name
         is_shared = has_shared_score(winner, {trial.number: trial for trial in lineage}.get)
         shown = f"{score(winner.metrics[name])}{SHARED if is_shared else ''}"
-        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {shown}")
+        rule = ", chosen by export=best" if export == "best" else ""
+        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {shown}{rule}")
         if is_shared:
             write(UNTRAINED)
         if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):

@@ -42,7 +42,7 @@ def open_search(
     name: str | None = None,
     budget: Budget | int | None = None,
     finalists: int = 2,
-    export: Export = "final",
+    export: Export | None = None,
     retention: Retention | None = None,
     code: Literal["changed"] | None = None,
     retry: Literal["failed"] | None = None,

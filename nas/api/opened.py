@@ -39,7 +39,7 @@ class SearchOptions:
         name: The search's name; None: the default name.
         budget: The limits of the search.
         finalists: The number of best trials that are trained in full.
-        export: The trials that can become the winner.
+        export: The trials that can become the winner; None: as in the last session.
         retention: The rules for deleting weights; None: all are kept.
         code: ``"changed"`` goes on although code has changed.
         retry: ``"failed"`` makes a new trial of each FAILED one.
@@ -51,7 +51,7 @@ class SearchOptions:
     name: str | None = None
     budget: Budget | int | None = None
     finalists: int = 2
-    export: Export = "final"
+    export: Export | None = None
     retention: Retention | None = None
     code: Literal["changed"] | None = None
     retry: Literal["failed"] | None = None

@@ -41,7 +41,7 @@ def run_search(
     slots: int | None = None,
     runner: Runner | None = None,
     finalists: int = 2,
-    export: Export = "final",
+    export: Export | None = None,
     retention: Retention | None = None,
     code: Literal["changed"] | None = None,
     retry: Literal["failed"] | None = None,
@@ -65,6 +65,7 @@ def run_search(
             process for each slot. By default ``debug`` for one slot, else ``processes``.
         finalists: The number of best trials that are trained in full.
         export: ``"best"`` also lets a trial of an earlier stage win that has a full score better than all finals.
+            By default as in the last session, ``"final"`` in a new search.
         retention: The rules for deleting weights; by default all are kept.
         code: ``"changed"`` goes on although code of the problem, the tuner or the stopper has changed. Older trials
             then give weights, but can't win.

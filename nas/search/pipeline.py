@@ -39,7 +39,7 @@ from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageColle
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.records import Records, StartedAttempts
 from nas.storage.search_records import code_id
-from nas.storage.sessions import search_id, spent_hours
+from nas.storage.sessions import last_export, search_id, spent_hours
 from nas.training.job import Job
 from nas.training.messages import LOG_DIR, RuntimeSpec
 from nas.training.problem import Ability
@@ -76,7 +76,8 @@ class SearchPipeline:
         finalists: The number of trials for a later stage whose plan does not set it.
         retention: The rules for deleting weights; by default all are kept.
         gpus_per_trial: GPUs of each trial, for a budget of GPU-hours.
-        export: The trials that can become the winner; see ``nas.core.ranking.competitors``.
+        export: The trials that can become the winner; see ``nas.core.ranking.competitors``. None: as in the last
+            session, ``final`` in a new search.
         log_dir: The local folder of loggers, which has a folder for each search.
         more_epochs: Goes on with the training of a trial, instead of training finalists.
 
@@ -93,12 +94,13 @@ class SearchPipeline:
         finalists: int = 2,
         retention: Retention | None = None,
         gpus_per_trial: float = 1.0,
-        export: Export = "final",
+        export: Export | None = None,
         log_dir: str = LOG_DIR,
         more_epochs: MoreEpochs | None = None,
     ) -> None:
         check_int("finalists", finalists, 1)
-        check_choice("export", export, get_args(Export))
+        if export is not None:
+            check_choice("export", export, get_args(Export))
         if prepared.search.deterministic and budget.is_timed:
             raise ConfigurationError(
                 "budget.hours and budget.gpu_hours must be unset with deterministic=true: they depend on measured time"
@@ -116,7 +118,8 @@ class SearchPipeline:
         self.ended_by_tuner = False
         self._trials: Sequence[Trial] = ()  # of the session that runs
         self.metric = prepared.problem.metrics[0]
-        self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked, export)
+        rule = last_export(records) if export is None else export
+        self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked, rule)
         has_test = Ability.TEST in prepared.problem.abilities
         self._selection = WinnerSelection(
             records, self.ranking, prepared.problem.space, has_test=has_test, remarks=prepared.problem.remarks

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from nas.core.ranking import Export
 from nas.core.redaction import remove_passwords
 from nas.core.validation import path_in_errors
 from nas.storage.record_format import decode_record
@@ -32,6 +33,12 @@ def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any
     if (data := records.files.read_if_present(path)) is None:
         return None
     return number, _checked_session(data, records.url_of(path)), read_heartbeat(records, number)
+
+
+def last_export(records: Records) -> Export:
+    """Returns the option ``export`` of the newest session; ``final`` without one."""
+    newest = newest_session(records)
+    return "best" if newest is not None and newest[1]["settings"].get("export") == "best" else "final"
 
 
 def newest_number(records: Records) -> int | None:

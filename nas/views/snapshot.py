@@ -11,7 +11,7 @@ from nas.core.errors import SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import PolicyPlan, Stage
-from nas.core.ranking import Export, competitors
+from nas.core.ranking import competitors
 from nas.core.shared_scores import shared_scores
 from nas.core.trial import Trial
 from nas.storage.records import Records
@@ -109,7 +109,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         CorruptError: a record can't be read.
     """
     from nas.search.finals import newest_best
-    from nas.storage.sessions import spent_hours
+    from nas.storage.sessions import last_export, spent_hours
 
     records = Records(files)
     name = records.files.url.rstrip("/").rpartition("/")[2]
@@ -132,14 +132,6 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         taken=now,
         hours=0.0 if session is None else spent_hours(records),
     )
-
-
-def last_export(records: Records) -> Export:
-    """Returns the option ``export`` of the newest session."""
-    from nas.storage.sessions import newest_session
-
-    newest = newest_session(records)
-    return "best" if newest is not None and newest[1]["settings"].get("export") == "best" else "final"
 
 
 def last_session(records: Records, now: float) -> LastSession | None:

@@ -68,12 +68,13 @@ SHORT = ("+tuner=random", "problem._target_=own_short.Short", "runner=debug", "n
 
 @pytest.mark.slow
 def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(here: Path) -> None:
-    """One line names both full scores; the suggested command exports the better trial, by validation alone."""
+    """One line names both full scores; the suggested command exports the better trial, which `more_epochs` keeps."""
     (here / "own_short.py").write_text(PROBLEM)
     done = run(here, *SHORT, "budget.trials=3", "problem.quick=false")
     [better] = [line.strip() for line in done.out.splitlines() if line.endswith("export=best")]
     best = max(trials(here / "heirloom" / "s")[:3], key=lambda trial: trial.metrics["score"]).number
     taken = run(here, line=better)
+    kept = run(here, line=better.replace("finalists=2 export=best", "more_epochs=2"))
     report = run(here, "name=s", module="flows.report")
     run(here, "name=s", "format=html", module="flows.report")
     again = run(here, line=better.replace("export=best", "export=final"))
@@ -81,14 +82,16 @@ def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(
     value = trials(here / "heirloom" / "s")[best].metrics["score"]
     shown = f"trial {best} (search), full validation score {value:.4f}"
     assert f"\nbetter in hand: {shown}: export=best takes it; more_epochs=N trains a final further, policy=" in done.out
-    assert f"\nbest: trial {best} (search), validation score {value:.4f}\n" in taken.out
+    for chosen in (taken, kept):
+        assert f"\nbest: trial {best} (search), validation score {value:.4f}, chosen by export=best\n" in chosen.out
+    assert f"trial 5 trained trial {best} for 2 more" in kept.out
     assert f"\ntest: score {100.0 - value:.4f}\n" in taken.out
     assert f"best/{best:06d}-" in taken.out
     assert f"winner: trial {best} (search)" in report.out
     assert f"export=best: better than trial 3 (final), full validation score {value - 100.0:.4f}; " in report.out
     assert "export=best: better than trial 3 (final), full validation score" in (here / "s.html").read_text()
     assert "\nbest: trial 3 (final)" in again.out
-    assert len(trials(here / "heirloom" / "s")) == 5
+    assert len(trials(here / "heirloom" / "s")) == 6
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ class Limits:
     """Limits of a session; see ``conf/search.yaml``."""
 
     finalists: int
-    export: Export
+    export: Export | None
     max_attempts: int
     max_failures: int
     resume_every_s: float
@@ -51,13 +51,14 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     )
 
 
-def read_export(values: Mapping[str, Any]) -> Export:
-    """Returns the option ``export``.
+def read_export(values: Mapping[str, Any]) -> Export | None:
+    """Returns the option ``export``; None keeps that of the last session.
 
     Raises:
         ConfigurationError: it is neither ``final`` nor ``best``.
     """
-    return cast("Export", check_choice("export", values.get("export", "final"), get_args(Export)))
+    value = values.get("export")
+    return None if value is None else cast("Export", check_choice("export", value, get_args(Export)))
 
 
 def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> Budget:

@@ -39,10 +39,10 @@ from nas.search.identity import open_records
 from nas.search.more_epochs import MoreEpochs
 from nas.search.pipeline import SearchPipeline, run_session
 from nas.storage.open import open_root
+from nas.storage.sessions import last_export
 from nas.tuners.base import WAIT
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
-from nas.views.snapshot import last_export
 from tests.support.problems import InOrderTuner, PlainProblem
 
 ROOT = Path(__file__).parents[3]
@@ -140,14 +140,19 @@ def test_loop_of_counted_asks_ends_the_search() -> None:
 
 
 def test_loop_has_a_log_folder_and_an_export(tmp_path: Path) -> None:
-    """``log_dir`` and ``export`` are those of ``run_search``."""
+    """``log_dir`` and ``export`` are those of ``run_search``; a session without ``export`` keeps the last one."""
     root = memory()
     with opened(root, budget=1, log_dir=str(tmp_path), export="best") as search:
         run = search.ask()
         assert run.log_dir == tmp_path / "s" / "trial-0000"
         run.finish(score=1.0)
 
-    assert last_export(open_records(open_root(root).subfolder("s"))) == "best"
+    records = open_records(open_root(root).subfolder("s"))
+    assert last_export(records) == "best"
+    for n_trials, given, kept in ((2, None, "best"), (3, "final", "final"), (4, None, "final")):
+        with opened(root, budget=n_trials, export=given) as search:
+            search.ask().finish(score=1.0)
+        assert last_export(records) == kept
 
 
 def test_larger_budget_continues() -> None:

@@ -202,9 +202,9 @@ class Progress:
         return ", ".join(parts)
 
     def _later_stage(self) -> str:
-        """Returns how many trials of the stage are done: ``finals 1/2``; empty if all are."""
+        """Returns the stage's trials that are done: ``finals 1/2``; empty with ``more_epochs``."""
         n_done, n_expected = self._n_done[self._stage], self._expected()[self._stage]
-        if n_done == n_expected:
+        if n_done == n_expected or self._reports.goes_on:
             return ""
         return f"{self._plural(self._stage)} {n_done}{'' if n_expected is None else f'/{n_expected}'}"
 

@@ -51,6 +51,11 @@ class ReportCounter:
         """Notes that a trial does not run."""
         self._n_reports.pop(number, None)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a trial of ``more_epochs`` runs."""
+        return any(self._trials[number].more_epochs is not None for number in self._n_reports)
+
     def text(self) -> str:
         """Returns the running trials with their reports: ``final 16 epoch 12/60``; empty if none runs."""
         shown = [self._text_of(number) for number in sorted(self._n_reports)]

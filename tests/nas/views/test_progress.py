@@ -115,3 +115,16 @@ def test_a_finished_final_tells_how_many_epochs_the_next_has(capsys: pytest.Capt
     [*_, line] = capsys.readouterr().err.splitlines()
 
     assert "; running 1, finals 1/2, final 3 epoch 1/2, best final score" in line
+
+
+def test_more_epochs_count_no_finals(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that goes on is named with its epochs, without the finals of earlier sessions."""
+    monkeypatch.setattr("nas.views.progress.PLAIN_REPORTS_EVERY_S", 0.0)
+    known = [searched(0, 8, 0.2), final_of(1, 0, State.COMPLETE)]
+    progress = Progress([Metric("score")], {"search": 1, "final": 2}, known)
+    further = replace(final_of(2, 1), more_epochs=5)
+    for event in (Proposed(further), Started(2, 1, 0), Reported(2, 0, {})):
+        progress.observe(event)
+    [*_, line] = capsys.readouterr().err.splitlines()
+
+    assert "[2/3 done] running 1, final 2 epoch 1/5, best final score" in line

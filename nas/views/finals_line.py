@@ -5,16 +5,17 @@ from __future__ import annotations
 from nas.core.full_scores import has_full_score
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.policy import Stage
+from nas.core.policy import Policy, Stage
 from nas.core.ranking import better_in_hand
 from nas.core.trial import Trial
 from nas.views.formatting import score
 
 
 def finals_line(lineage: Lineage, winner: Trial | None, metric: Metric, final: Stage | None) -> str | None:
-    """Returns a line if a final scores below a trial in hand, else None.
+    """Returns a line if the best final scores below a trial in hand, else None.
 
-    Only full scores are compared (`nas.core.full_scores`).
+    Only full scores are compared (`nas.core.full_scores`). ``more_epochs`` is named if it can train the winner, and no
+    trial did so yet.
 
     Args:
         lineage: All trials.
@@ -24,14 +25,31 @@ def finals_line(lineage: Lineage, winner: Trial | None, metric: Metric, final: S
     """
     if winner is None or final is None:
         return None
-    finals = _finals(lineage, metric, final)
-    remedy = "more_epochs=N trains a final further"
-    remedy += "" if final.warm else ", policy=warm_final starts finals from inherited weights"
     if winner.stage != final.name:
-        return f"export=best: better than {_scored(finals[0], metric)}; {remedy}" if finals else None
-    if better := better_in_hand(list(lineage), winner, metric):
-        return f"better in hand: {_scored(better[0], metric)}: export=best takes it; {remedy}"
-    return next((f"{line}; {remedy}" for line in _below(lineage, finals, metric)), None)
+        return _taken_line(winner, _finals(lineage, metric, final), metric)
+    remedies = ["more_epochs=N trains the winner further"] if _may_go_on(lineage, winner) else []
+    remedies += [] if final.warm else ["policy=warm_final starts finals from inherited weights"]
+    better = better_in_hand(list(lineage), winner, metric)
+    taken = f"better in hand: {_scored(better[0], metric)}: export=best takes it" if better else None
+    text = taken or _below(lineage, winner, metric)
+    return text and "; ".join([text, *([", ".join(remedies)] if remedies else [])])
+
+
+def _taken_line(winner: Trial, finals: list[Trial], metric: Metric) -> str | None:
+    """Returns a line on a winner that ``export=best`` took instead of the best final."""
+    if not finals:
+        return None
+    instead = f"export=best takes trial {winner.number} ({winner.stage}) instead of {_scored(finals[0], metric)}"
+    return f"{instead}, which is worse; export=final takes the final"
+
+
+def _may_go_on(lineage: Lineage, winner: Trial) -> bool:
+    """Returns whether ``more_epochs`` was not used yet and can train the winner further.
+
+    It needs weights, and a problem that inherits: one with a trial under SHARE_PARAMS.
+    """
+    inherits = any(Policy.SHARE_PARAMS in trial.policies for trial in lineage)
+    return inherits and winner.checkpoint is not None and all(trial.more_epochs is None for trial in lineage)
 
 
 def better_trial(lineage: Lineage, winner: Trial | None, metric: Metric, final: Stage | None) -> Trial | None:
@@ -48,18 +66,17 @@ def _finals(lineage: Lineage, metric: Metric, final: Stage) -> list[Trial]:
     return sorted(found, key=lambda trial: -metric.rank(trial.metrics[metric.name]))
 
 
-def _below(lineage: Lineage, finals: list[Trial], metric: Metric) -> list[str]:
-    """Returns a text for each final that scores below the trial that it trains again."""
+def _below(lineage: Lineage, winner: Trial, metric: Metric) -> str | None:
+    """Returns a text if the winner scores below its trial, which has no weights, else None."""
     trials = {trial.number: trial for trial in lineage}
-    lines = []
-    for final in finals:
-        trains_again = final.more_epochs is None and bool(final.parents)
-        parent = trials.get(final.parents[0]) if trains_again else None
-        if parent is not None and has_full_score(parent, trials.get, metric):
-            value = parent.metrics[metric.name]
-            if metric.is_better(value, final.metrics[metric.name]):
-                lines.append(f"{_scored(final, metric)}, is below its trial {parent.number}, {score(value)}")
-    return lines
+    trains_again = winner.more_epochs is None and bool(winner.parents)
+    parent = trials.get(winner.parents[0]) if trains_again else None
+    if parent is None or not all(has_full_score(trial, trials.get, metric) for trial in (winner, parent)):
+        return None
+    value = parent.metrics[metric.name]
+    if not metric.is_better(value, winner.metrics[metric.name]):
+        return None
+    return f"{_scored(winner, metric)}, is below its trial {parent.number}, {score(value)}, which has no weights"
 
 
 def _scored(trial: Trial, metric: Metric) -> str:

@@ -81,15 +81,18 @@ def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(
 
     value = trials(here / "heirloom" / "s")[best].metrics["score"]
     shown = f"trial {best} (search), full validation score {value:.4f}"
-    assert f"\nbetter in hand: {shown}: export=best takes it; more_epochs=N trains a final further, policy=" in done.out
+    assert f"\nbetter in hand: {shown}: export=best takes it; more_epochs=N trains the winner further," in done.out
     for chosen in (taken, kept):
         assert f"\nbest: trial {best} (search), validation score {value:.4f}, chosen by export=best\n" in chosen.out
     assert f"trial 5 trained trial {best} for 2 more" in kept.out
     assert f"\ntest: score {100.0 - value:.4f}\n" in taken.out
     assert f"best/{best:06d}-" in taken.out
     assert f"winner: trial {best} (search)" in report.out
-    assert f"export=best: better than trial 3 (final), full validation score {value - 100.0:.4f}; " in report.out
-    assert "export=best: better than trial 3 (final), full validation score" in (here / "s.html").read_text()
+    shown = f"export=best takes trial {best} (search) instead of trial 3 (final), full validation score "
+    shown += f"{value - 100.0:.4f}, which is worse; export=final takes the final"
+    for page in (taken.out, report.out, (here / "s.html").read_text()):
+        assert shown in page
+    assert "more_epochs=N" not in again.out
     assert "\nbest: trial 3 (final)" in again.out
     assert len(trials(here / "heirloom" / "s")) == 6
 

@@ -86,7 +86,7 @@ def test_the_next_commands_work_word_for_word(here: Path, root: str) -> None:
     assert one.status == 0, one.err
     assert "trial 2" in one.out
     assert exported.status == 0, exported.err
-    assert "export=best: better than trial 2 (final)" in exported.out
+    assert "(search) instead of trial 2 (final), full validation score" in exported.out
     assert finals.status == 0, finals.err
     assert sum(t.stage == "final" for t in trials(only_search(here, root))) == 2  # of two trials searched
 

@@ -211,7 +211,9 @@ class CellsProblem(ImageProblem):
         if (epoch := epoch_of(run.point)) is not None:
             return self._train_epoch(run, network, (train, validation), epoch)
         n_batches = self.recipe.n_batches(len(train))
-        n_steps = n_batches * run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
+        unit = n_batches if run.fidelity is None else 1  # steps: a fidelity may be less than an epoch
+        full, early = (n * n_batches // unit for n in (self.recipe.n_epochs, self.recipe.n_epochs_early))
+        n_steps = unit * run.epochs(full=full, early=early)
         start = self._start(run, network)
         return self._fitted(run, network, (train, validation), n_steps=n_steps, start=start)
 

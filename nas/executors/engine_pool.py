@@ -132,7 +132,7 @@ class EnginePool(WorkerPool):
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
         self._n_ahead = 0
         """Tasks to start even if no worker has a place for them."""
-        self._unfit_in_turn: set[Any] = set()
+        self._unfit_in_turn: list[Any] = []
         self._id = secrets.token_hex(4)  # several drivers may use one engine
         self._n_submitted = 0
         self._shown = (-1, "")
@@ -346,7 +346,8 @@ class EnginePool(WorkerPool):
 
     def _drop_unfit(self, key: str, worker: Any, message: WorkerUnfit) -> None:
         """Lets a worker go that can't run trials; too many of them end the search."""
-        self._unfit_in_turn.add(worker)
+        if worker not in self._unfit_in_turn:
+            self._unfit_in_turn.append(worker)
         self._exclude(worker)
         if len(self._unfit_in_turn) >= MAX_UNFIT or (not self._may_grow and not self._n_places):
             self._fail(self._unfit_error(worker, message))

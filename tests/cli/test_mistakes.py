@@ -439,8 +439,9 @@ def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
     assert done.status == 1
     assert done.out.count("best: trial") == 1
     assert [line for line in done.err.splitlines() if line.startswith("heirloom:")] == [
-        "heirloom: 1 trials failed in a row (max_failures=1). The last, trial 0: exception: "
-        "TimedProblem.train raised RuntimeError: as told"
+        "heirloom: job 1 (problem.fail='raise'): 1 trials failed in a row (max_failures=1). The last, trial 0: "
+        "exception: TimedProblem.train raised RuntimeError: as told",
+        "heirloom: 1 of 2 jobs failed: job 1 (problem.fail='raise'). Run again to repeat them",
     ]
 
 
@@ -451,7 +452,7 @@ def test_a_mistake_in_one_job_does_not_end_the_others(here: Path) -> None:
 
     assert done.status == 2
     assert done.out.count("best: trial") == 1
-    assert done.err.count("heirloom: finalists=0: must be") == 1
+    assert done.err.count("heirloom: job 1 (finalists=0): finalists=0: must be") == 1
     assert len(list((here / "heirloom").iterdir())) == 1
 
 

@@ -132,7 +132,7 @@ class EnginePool(WorkerPool):
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
         self._n_ahead = 0
         """Tasks to start even if no worker has a place for them."""
-        self._unfit_in_turn: list[Any] = []
+        self._n_unfit = 0
         self._id = secrets.token_hex(4)  # several drivers may use one engine
         self._n_submitted = 0
         self._shown = (-1, "")
@@ -304,7 +304,7 @@ class EnginePool(WorkerPool):
             case Taken():
                 task.worker = worker
             case Started() | Reported():
-                self._unfit_in_turn.clear()
+                self._n_unfit = 0
                 if order is not None:
                     order.post(self._answerable(key, message))
             case ExtraResult():
@@ -346,10 +346,9 @@ class EnginePool(WorkerPool):
 
     def _drop_unfit(self, key: str, worker: Any, message: WorkerUnfit) -> None:
         """Lets a worker go that can't run trials; too many of them end the search."""
-        if worker not in self._unfit_in_turn:
-            self._unfit_in_turn.append(worker)
+        self._n_unfit += 1
         self._exclude(worker)
-        if len(self._unfit_in_turn) >= MAX_UNFIT or (not self._may_grow and not self._n_places):
+        if self._n_unfit >= MAX_UNFIT or (not self._may_grow and not self._n_places):
             self._fail(self._unfit_error(worker, message))
             return
         self._display.note(f"worker {worker} leaves, because it can't run trials: {message.error}")
@@ -360,7 +359,7 @@ class EnginePool(WorkerPool):
         if message.is_mistake:
             return ConfigurationError(message.error)
         return SearchFailedError(
-            f"{len(self._unfit_in_turn)} workers in turn can't run trials; the last, {worker}: {message.error}"
+            f"{self._n_unfit} workers in turn can't run trials; the last, {worker}: {message.error}"
         )
 
     # ---- what nobody tells

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain
 from flows.cli.program import command
+from flows.views.delivery import Delivery, deliver, make_folder, open_page, outside, write_file
 from nas.core.errors import ConfigurationError, HeirloomError
-from nas.core.validation import check_bool
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
     from nas.views.comparison.searches import ComparedSearch
     from nas.views.comparison.tables import Comparison
-
-FORMATS = ("table", "csv", "json", "html")
 
 
 def main() -> int:
@@ -34,30 +32,20 @@ class Request:
     Attributes:
         names: The searches to compare, or None: all under the root.
         under: The root that is given instead of ``storage.root``, or None.
-        format: One of ``FORMATS``.
-        out: The file or folder for the result, or None.
-        opens: Whether the page is opened in a browser.
+        delivery: The form and place of the result.
     """
 
     names: tuple[str, ...] | None
     under: str | None
-    format: str
-    out: str | None
-    opens: bool
+    delivery: Delivery
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigurationError(f"format={self.format}: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
         if self.names is None and self.under is None:
             raise ConfigurationError(
                 f"no searches: add names=A,B, or under=ROOT for all under a root; `{command('report')}` lists them"
             )
         if self.names is not None and self.under is not None:
             raise ConfigurationError(f"under={self.under}: compares all searches of the root. Leave names out")
-        if self.opens and self.format != "html":
-            raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
-        if self.out is not None and self.format == "table":
-            raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Request:
@@ -66,9 +54,8 @@ class Request:
         Raises:
             ConfigurationError: a value is invalid or conflicts with another.
         """
-        texts = {key: None if values[key] is None else str(values[key]) for key in ("under", "out")}
-        check_bool("open", values["open"])
-        return cls(names=_names(values["names"]), format=str(values["format"]), opens=values["open"], **texts)
+        under = None if values["under"] is None else str(values["under"])
+        return cls(names=_names(values["names"]), under=under, delivery=Delivery.of(values))
 
 
 def _names(value: object) -> tuple[str, ...] | None:
@@ -94,7 +81,7 @@ def compare(invocation: Invocation) -> int:
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only: compare in a folder")
     comparison = Comparison.of([*_searches(root, request)])
-    _show(root, comparison, request)
+    _show(root, comparison, request.delivery)
     sys.stdout.flush()
     return OK
 
@@ -138,34 +125,31 @@ def _readable(root: BlobStore, now: float) -> Iterator[ComparedSearch]:
             yield compared
 
 
-def _show(root: BlobStore, comparison: Comparison, request: Request) -> None:
-    from flows.views.delivery import deliver
-
-    if request.format == "table":
+def _show(root: BlobStore, comparison: Comparison, delivery: Delivery) -> None:
+    if delivery.format == "table":
         from flows.views.compared import print_comparison
 
         print_comparison(comparison)
-    elif request.format == "json":
+    elif delivery.format == "json":
         from nas.views.comparison.tables import comparison_json
 
-        deliver(comparison_json(comparison), root, request.out)
-    elif request.format == "csv":
+        deliver(comparison_json(comparison), root, delivery.out)
+    elif delivery.format == "csv":
         from nas.views.comparison.tables import comparison_columns
         from nas.views.table import to_csv, to_table
 
-        deliver(to_csv(to_table(comparison_columns(comparison))), root, request.out)
+        deliver(to_csv(to_table(comparison_columns(comparison))), root, delivery.out)
     else:
-        _write_pages(root, comparison, request)
+        _write_pages(root, comparison, delivery)
 
 
-def _write_pages(root: BlobStore, comparison: Comparison, request: Request) -> None:
+def _write_pages(root: BlobStore, comparison: Comparison, delivery: Delivery) -> None:
     """Writes the page, and the trees of its searches into a folder beside it."""
     from flows.cli.output import show
-    from flows.views.delivery import make_folder, open_page, outside, write_file
     from nas.views.comparison.document import comparison_page
     from nas.views.page.document import lineage_page
 
-    path = outside(root, request.out or ".", "comparison.html")
+    path = outside(root, delivery.out or ".", "comparison.html")
     folder = path.with_name(f"{path.stem}_files")
     make_folder(folder)
     for _, search in comparison.searches:
@@ -173,7 +157,7 @@ def _write_pages(root: BlobStore, comparison: Comparison, request: Request) -> N
     taken = max(search.snapshot.taken for _, search in comparison.searches)
     write_file(path, comparison_page(comparison, folder.name, taken))
     show(path)
-    if request.opens:
+    if delivery.opens:
         open_page(path)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain
-from flows.views.delivery import deliver, open_page
+from flows.views.delivery import Delivery, deliver, open_page
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_bool
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
     from nas.views.snapshot import Snapshot
 
-FORMATS = ("table", "csv", "json", "html")
 COLUMNS = ("fit", "all")
 
 
@@ -33,30 +32,23 @@ class Request:
     """A valid combination of the command's options."""
 
     name: str | None
-    format: str
     trial: int | None
-    out: str | None
-    opens: bool
+    delivery: Delivery
     live: bool = False
     all_columns: bool = False
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigurationError(f"format={self.format}: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        format = self.delivery.format
         if self.name is None and self.trial is not None:
             raise ConfigurationError(f"trial={self.trial} of which search? Add name=N, or name=last for the newest")
-        if self.name is None and self.format == "html":
+        if self.name is None and format == "html":
             raise ConfigurationError("format=html shows one search: add name=N, or name=last for the newest")
-        if self.trial is not None and self.format == "html":
+        if self.trial is not None and format == "html":
             raise ConfigurationError("format=html shows the whole search: leave trial out, or choose table or json")
-        if self.opens and self.format != "html":
-            raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
-        if self.live and self.format != "html":
-            raise ConfigurationError(f"live=true keeps a page fresh: add format=html (format is {self.format})")
-        if self.all_columns and (self.format == "html" or self.name is None or self.trial is not None):
+        if self.live and format != "html":
+            raise ConfigurationError(f"live=true keeps a page fresh: add format=html (format is {format})")
+        if self.all_columns and (format == "html" or self.name is None or self.trial is not None):
             raise ConfigurationError("columns=all is for one search as table, csv or json: add name=N, leave trial out")
-        if self.out is not None and self.format == "table":
-            raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Request:
@@ -65,19 +57,16 @@ class Request:
         Raises:
             ConfigurationError: a value is invalid or conflicts with another.
         """
-        trial, opens = values["trial"], values["open"]
+        trial = values["trial"]
         if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
             raise ConfigurationError(f"trial={trial}: must be the number of a trial, like trial=42")
-        check_bool("open", opens)
         check_bool("live", values["live"])
         if values["columns"] not in COLUMNS:
             raise ConfigurationError(f"columns={values['columns']}: must be {' or '.join(COLUMNS)}")
-        texts = {key: None if values[key] is None else str(values[key]) for key in ("name", "out")}
         return cls(
-            **texts,
-            format=str(values["format"]),
+            name=None if values["name"] is None else str(values["name"]),
             trial=trial,
-            opens=opens,
+            delivery=Delivery.of(values),
             live=values["live"],
             all_columns=values["columns"] == "all",
         )
@@ -98,7 +87,7 @@ def report(invocation: Invocation) -> int:
         _list(root, request, now)
     else:
         files = find_search(root, request.name, now, complain)
-        if request.format == "html" and request.trial is None:
+        if request.delivery.format == "html" and request.trial is None:
             _show_page(root, lambda: read_snapshot(files, time.time()), request)
         else:
             _show(root, read_snapshot(files, now), request)
@@ -111,11 +100,11 @@ def _list(root: BlobStore, request: Request, now: float) -> None:
     from flows.views.searches import read_searches, search_columns
 
     searches = read_searches(root, now, complain)
-    if request.format != "table":
+    if request.delivery.format != "table":
         from nas.views.table import to_csv, to_json, to_table
 
         table = to_table(search_columns(searches), {"best": "Float64", "last_activity": "Float64"})
-        deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+        deliver(to_csv(table) if request.delivery.format == "csv" else to_json(table), root, request.delivery.out)
     elif searches:
         from flows.views.terminal import open_console, print_searches
 
@@ -126,7 +115,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     """Shows one search or one trial."""
     if request.trial is not None:
         _show_trial(root, snapshot, request)
-    elif request.format == "table":
+    elif request.delivery.format == "table":
         from flows.views.terminal import open_console, print_search
 
         if n_left_out := print_search(open_console(), snapshot, all_columns=request.all_columns):
@@ -135,7 +124,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         from nas.views.table import lineage_table, to_csv, to_json
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
-        deliver(to_csv(table) if request.format == "csv" else to_json(table), root, request.out)
+        deliver(to_csv(table) if request.delivery.format == "csv" else to_json(table), root, request.delivery.out)
 
 
 def _show_page(root: BlobStore, read: Callable[[], Snapshot], request: Request) -> None:
@@ -146,8 +135,8 @@ def _show_page(root: BlobStore, read: Callable[[], Snapshot], request: Request) 
     snapshot = read()
     is_live = request.live and snapshot.standing == "running"
     page = lineage_page(snapshot, live_s=PERIOD_S if is_live else None)
-    path = deliver(page, root, request.out or ".", f"{snapshot.name}.html")
-    if path is not None and request.opens:
+    path = deliver(page, root, request.delivery.out or ".", f"{snapshot.name}.html")
+    if path is not None and request.delivery.opens:
         open_page(path)
     if path is not None and is_live:
         sys.stdout.flush()
@@ -160,20 +149,20 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
     from nas.storage.records import Records
 
     trial = _trial(snapshot, request.trial)
-    if request.format == "csv":
+    if request.delivery.format == "csv":
         from nas.views.table import lineage_table, to_csv
 
         table = lineage_table(snapshot.lineage, snapshot.tests, metrics=snapshot.metrics)
-        deliver(to_csv(table[table["trial"] == trial.number]), root, request.out)
+        deliver(to_csv(table[table["trial"] == trial.number]), root, request.delivery.out)
         return
     from flows.views.terminal import print_trial, trial_record
 
     records = Records(root.subfolder(snapshot.name))
     logs = {"": records.log(trial.number), **records.other_logs(trial)}
-    if request.format == "json":
+    if request.delivery.format == "json":
         from nas.views.formatting import as_json
 
-        deliver(f"{as_json(trial_record(snapshot, trial, logs), indent=1)}\n", root, request.out)
+        deliver(f"{as_json(trial_record(snapshot, trial, logs), indent=1)}\n", root, request.delivery.out)
     else:
         print_trial(snapshot, trial, logs)
 

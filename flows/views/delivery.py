@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.cli.output import complain, show
 from nas.core.errors import ConfigurationError
+from nas.core.validation import check_bool
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
+
+FORMATS = ("table", "csv", "json", "html")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Valid form and place of a result.
+
+    Attributes:
+        format: One of ``FORMATS``.
+        out: The file or folder, or None.
+        opens: Whether the page is opened in a browser.
+    """
+
+    format: str
+    out: str | None
+    opens: bool
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigurationError(f"format={self.format}: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        if self.opens and self.format != "html":
+            raise ConfigurationError(f"open=true opens a page: add format=html (format is {self.format})")
+        if self.out is not None and self.format == "table":
+            raise ConfigurationError(f"out={self.out} takes csv, json or html: add format=html, or redirect the output")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Delivery:
+        """Returns the form and place of a configuration.
+
+        Raises:
+            ConfigurationError: a value is invalid or conflicts with another.
+        """
+        check_bool("open", values["open"])
+        out = values["out"]
+        return cls(format=str(values["format"]), out=None if out is None else str(out), opens=values["open"])
 
 
 def deliver(text: str, store: BlobStore, out: str | None, name: str = "") -> Path | None:

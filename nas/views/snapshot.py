@@ -55,6 +55,7 @@ class Snapshot:
         final: The last stage, or None if there is only the search stage.
         taken: Time of the snapshot.
         hours: Hours of all sessions.
+        data: Digests of the problem's data files, by argument.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Snapshot:
     session: LastSession | None
     taken: float
     hours: float = 0.0
+    data: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metric(self) -> Metric:
@@ -131,6 +133,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
         session=session,
         taken=now,
         hours=0.0 if session is None else spent_hours(records),
+        data=header.data,
     )
 
 
@@ -184,6 +187,7 @@ class Header:
     metrics: tuple[Metric, ...]
     stages: tuple[str, ...]
     final: Stage | None
+    data: Mapping[str, str]
 
 
 def read_header(records: Records, name: str) -> Header:
@@ -202,7 +206,8 @@ def read_header(records: Records, name: str) -> Header:
     plan = PolicyPlan.from_stages(identity["policy"])
     stages = tuple(stage.name for stage in plan.stages)
     about = header.get("about", {})
-    return Header(identity=identity, about=about, metrics=metrics, stages=stages, final=plan.final)
+    data = header.get("data", {})
+    return Header(identity=identity, about=about, metrics=metrics, stages=stages, final=plan.final, data=data)
 
 
 def _with_running(records: Records, session: LastSession | None) -> list[Trial]:

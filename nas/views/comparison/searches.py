@@ -1,4 +1,4 @@
-"""Searches that are compared, with the hours and the budgets of their sessions."""
+"""Searches that are compared, with the budgets of their sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
-from nas.storage.sessions import past_sessions, spent_hours
+from nas.storage.sessions import past_sessions
 from nas.views.snapshot import Snapshot, read_snapshot
 
 
@@ -22,20 +22,26 @@ class ComparedSearch:
 
     Attributes:
         snapshot: The search.
-        data: Digests of its data files, by argument.
         budget: The largest budget of its sessions, without parts that are not set.
-        hours: Hours of all sessions.
     """
 
     snapshot: Snapshot
-    data: Mapping[str, str]
     budget: Mapping[str, float]
-    hours: float
 
     @property
     def name(self) -> str:
         """The search's name."""
         return self.snapshot.name
+
+    @property
+    def hours(self) -> float:
+        """Hours of all sessions."""
+        return self.snapshot.hours
+
+    @property
+    def data(self) -> Mapping[str, str]:
+        """Digests of its data files, by argument."""
+        return self.snapshot.data
 
     @property
     def tuner(self) -> str:
@@ -90,15 +96,10 @@ def read_compared(files: BlobStore, now: float) -> ComparedSearch:
         ConfigurationError: the records have another format.
         CorruptError: a record can't be read.
     """
-    records = Records(files)
-    header = records.header() or {}
-    settings = (session.get("settings", {}) for session in past_sessions(records).values())
-    return ComparedSearch(
-        snapshot=read_snapshot(files, now),
-        data=header.get("data", {}),
-        budget=_largest(found["budget"] for found in settings if isinstance(found.get("budget"), Mapping)),
-        hours=spent_hours(records),
-    )
+    snapshot = read_snapshot(files, now)
+    settings = (session.get("settings", {}) for session in past_sessions(Records(files)).values())
+    budgets = (found["budget"] for found in settings if isinstance(found.get("budget"), Mapping))
+    return ComparedSearch(snapshot=snapshot, budget=_largest(budgets))
 
 
 def _largest(budgets: Any) -> dict[str, float]:

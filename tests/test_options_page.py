@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from flows.cli.options import CONF, PAGES_OF_GROUPS, options_of
@@ -77,6 +78,16 @@ def test_every_option_has_a_meaning(config: str) -> None:
     assert [guide for guide in guides if not (CONF.parent / guide).exists()] == []
 
 
+@pytest.mark.parametrize("config", SHOWN)
+def test_the_type_of_an_option_allows_its_default(config: str) -> None:
+    """An option whose default is null states its type; a float may be a whole number."""
+    for option in options_of(config):
+        default, stated = yaml.safe_load(option.default), option.type.split(" or ")
+
+        assert stated != ["NoneType"], option.key
+        assert default is None or type(default).__name__ in [*stated, *(["int"] if "float" in stated else [])]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_every_option(command: str) -> None:
     """The help text of a command has the line of each option, those of its storage and runners too."""
@@ -98,9 +109,9 @@ def test_finals_repeat_the_options_of_searches() -> None:
 @pytest.mark.parametrize("guide", ["budgets", "nfs"])
 def test_guides_repeat_the_defaults(guide: str) -> None:
     """A guide that explains an option of the page gives it the same default."""
-    rows = r"^\| `([\w.]+)` \| ([^|]*) \|"
-    defaults = dict(re.findall(rows, PAGE.read_text(), re.MULTILINE))
-    shown = dict(re.findall(rows, (PAGE.parents[1] / "guides" / f"{guide}.md").read_text(), re.MULTILINE))
+    rows = r"^\| `([\w.]+)` %s\| ([^|]*) \|"
+    defaults = dict(re.findall(rows % r"\| [a-z ]+ ", PAGE.read_text(), re.MULTILINE))
+    shown = dict(re.findall(rows % "", (PAGE.parents[1] / "guides" / f"{guide}.md").read_text(), re.MULTILINE))
     both = shown.keys() & defaults.keys()
 
     assert len(both) >= 3

@@ -1,7 +1,7 @@
-"""Options of the commands: key, default and meaning, read from the lines and comments of ``conf/``.
+"""Options of the commands with type, default and meaning, read from the lines of ``conf/``.
 
-A line reads ``key: value # meaning; default: words (docs/guides/page.md)``. The words say what ``null`` stands for.
-The words and the guide may be left out.
+A line reads ``key: value # type: meaning; default: words (docs/guides/page.md)``. The words say what ``null`` stands
+for. The words and the guide may be left out, and the type if the default has it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 """Folder of the yaml files that come with Heirloom."""
 PAGES_OF_GROUPS = {"storage": ("storage/local",), "runner": ("runner/dask", "runner/ray", "runner/simulated")}
 """Pages with options of a session that a group adds; all storages have those of ``local``."""
+_TYPE = re.compile(r"((?:str|int|float|list|dict)(?: or (?:str|int|float|list|dict))*): (.*)")
 _LINE = re.compile(r"( *)(\w+):(?: (.+?))?(?: +# (.*))?")
 
 
@@ -25,6 +28,18 @@ class Option:
     key: str
     default: str
     comment: str
+
+    @property
+    def type(self) -> str:
+        """The types of Python that the value may have, joined by ``or``."""
+        found = _TYPE.fullmatch(self.comment)
+        return found[1] if found else type(yaml.safe_load(self.default)).__name__
+
+    @property
+    def meaning(self) -> str:
+        """The comment without the type."""
+        found = _TYPE.fullmatch(self.comment)
+        return found[2] if found else self.comment
 
     def __str__(self) -> str:
         return f"{self.key}: {self.default} # {self.comment}"

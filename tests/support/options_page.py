@@ -25,13 +25,13 @@ WITH_DETERMINISTIC = ("slots", "threads")
 
 def row(option: Option, config: str) -> str:
     """Returns the row of an option."""
-    found = COMMENT.fullmatch(option.comment)
+    found = COMMENT.fullmatch(option.meaning)
     assert found is not None
     default = "none" if option.default == "null" else f"`{option.default}`"
     if found["words"]:
         default = marked(found["words"])
     guide = f" ([guide](../{found['guide']}))" if found["guide"] else ""
-    cells = [f"`{option.key}`", default, marked(found["meaning"]) + guide]
+    cells = [f"`{option.key}`", option.type, default, marked(found["meaning"]) + guide]
     return f"| {' | '.join([*cells, *([identity(option)] if config == 'search' else [])])} |"
 
 
@@ -50,7 +50,7 @@ def marked(text: str) -> str:
 def table(config: str) -> str:
     """Returns the table of one file; that of another command leaves out what is as in ``flows.search``."""
     known = () if config == "search" else tuple(options_of("search"))
-    heads = ["option", "default", "meaning", *(["identity"] if config == "search" else [])]
+    heads = ["option", "type", "default", "meaning", *(["identity"] if config == "search" else [])]
     rows = [row(option, config) for option in options_of(config) if option not in known]
     return "\n".join([f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|", *rows, ""])
 

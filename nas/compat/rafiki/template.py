@@ -124,6 +124,8 @@ class _ImportPath:
         """Imported modules by folder and name."""
         self._hidden: dict[str, ModuleType] = {}
         """Other modules of the same names, such as an installed Rafiki, while ours replace them."""
+        self._other_modules: dict[str, ModuleType] = {}
+        """Modules from none of these folders, by name: a process may have thousands."""
         self._outer_path: frozenset[str] = frozenset()
         """``sys.path`` while no folder is active. A folder that a template adds itself is removed, too."""
 
@@ -146,8 +148,9 @@ class _ImportPath:
             self._outer_path = frozenset(sys.path)
         self._n_users[folder] += 1
         if self._n_users[folder] == 1:
-            if folder in self._modules or folder not in map(os.path.realpath, sys.path):
-                self._modules.setdefault(folder, {})
+            if folder not in self._modules and folder not in map(os.path.realpath, sys.path):
+                self._modules[folder] = {}
+                self._other_modules.clear()
             self._arrange()
 
     def _leave(self, folder: str) -> None:
@@ -182,13 +185,18 @@ class _ImportPath:
 
     def _collect(self) -> None:
         """Finds the modules of these folders, and removes those of an installed Rafiki for now."""
-        tops = {name: _import_folder(name, module) for name, module in list(sys.modules.items()) if "." not in name}
-        for name, module in list(sys.modules.items()):
+        known = self._other_modules
+        new = [(name, module) for name, module in list(sys.modules.items()) if known.get(name, self) is not module]
+        tops = {name.partition(".")[0] for name, _ in new} & sys.modules.keys()
+        folders = {top: _import_folder(top, sys.modules[top]) for top in tops}
+        for name, module in new:
             top = name.partition(".")[0]
-            if (folder := tops.get(top)) in self._modules:
+            if (folder := folders.get(top)) in self._modules:
                 self._modules[folder][name] = module
             elif top in PACKAGES:
                 self._hidden[name] = sys.modules.pop(name)
+            else:
+                known[name] = module
 
 
 def _import_folder(name: str, module: ModuleType) -> str | None:

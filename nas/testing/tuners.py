@@ -59,15 +59,17 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
 
     The tuner gets synthetic ``parameters`` and ``flops`` as static metrics.
     """
+    searches: dict[int, _SimulatedSearch] = {}
     for chosen in (tuple(replace(m, direction=opposite(m)) for m in metrics), metrics):
         for slots in (1, 64, 7):
-            asks = _simulate_search(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8)).asks
-            _check_answers(asks, space)
-            _check_inheritance(tuner, space, chosen, asks)
-    _check_same_answers(tuner, space, metrics, asks)
+            search = _simulate_search(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8))
+            _check_answers(search.asks, space)
+            _check_inheritance(tuner, space, chosen, search.asks)
+            searches[slots] = search
+    _check_same_answers(tuner, space, metrics, searches[7].asks)
     for slots in (1, 7):
-        _check_resuming(tuner, space, metrics, slots, n_trials)
-        _check_garbage_collection(tuner, space, metrics, slots, n_trials)
+        _check_resuming(tuner, space, metrics, slots, searches[slots])
+        _check_garbage_collection(tuner, space, metrics, slots, searches[slots])
     try:
         _build(tuner, one_point := ParameterSpace({"only": 1}), metrics)
     except ConfigurationError:
@@ -163,8 +165,9 @@ class _SimulatedExecutor:
 
 
 class _SimulatedSearch(NamedTuple):
-    """Asks with their answers, the trials, and the donors of each trial."""
+    """The budget of trials, asks with their answers, the trials, and the donors of each trial."""
 
+    n_trials: int
     asks: list[tuple[_Ask, Proposal | Answer]]
     trials: list[Trial]
     donors: dict[int, list[Donor]]
@@ -212,7 +215,7 @@ def _simulate_search(
     except HeirloomError as error:
         text = str(error).replace(type(recording).__name__, tuner.target)
         raise AssertionError(f"{tuner.target} at {slots} slots: {text}") from error
-    return _SimulatedSearch(recording.asks, controller.trials, executor.donors)
+    return _SimulatedSearch(n_trials, recording.asks, controller.trials, executor.donors)
 
 
 def _build(tuner: Spec, space: Space, metrics: tuple[Metric, ...]) -> Tuner:
@@ -277,10 +280,9 @@ def _check_inheritance(
 
 
 def _check_garbage_collection(
-    tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, calm: _SimulatedSearch
 ) -> None:
-    calm = _simulate_search(tuner, space, metrics, slots=slots, n_trials=n_trials)
-    weights_deleted = _simulate_search(tuner, space, metrics, slots=slots, n_trials=n_trials, collects=True)
+    weights_deleted = _simulate_search(tuner, space, metrics, slots=slots, n_trials=calm.n_trials, collects=True)
     where = f"{tuner.target} at {slots} slots, with weights deleted that may_inherit_from leaves out,"
     compare(_proposed(calm.trials), _proposed(weights_deleted.trials), where)
     for number, donors in calm.donors.items():
@@ -292,8 +294,10 @@ def _proposed(trials: Sequence[Trial]) -> list[str]:
     return [f"{_as_text(trial.proposal)} after {trial.learned}" for trial in trials]
 
 
-def _check_resuming(tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, n_trials: int) -> None:
-    uninterrupted = _simulate_search(tuner, space, metrics, slots=slots, n_trials=n_trials).trials
+def _check_resuming(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], slots: int, search: _SimulatedSearch
+) -> None:
+    uninterrupted, n_trials = search.trials, search.n_trials
     for stop_after in (0, 1, n_trials // 2, n_trials - 1):
         records = _fresh_records()
         for n_results in (stop_after, None):

@@ -24,6 +24,12 @@ def parsed(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text())))
 
 
+@cache
+def imported_by(path: Path) -> frozenset[str]:
+    """The modules that a source imports."""
+    return frozenset(imported(parsed(path)))
+
+
 def imported(nodes: list[ast.AST]) -> Iterator[str]:
     """The modules that a source imports, anywhere in it, in type annotations too."""
     for node in nodes:
@@ -62,7 +68,7 @@ def test_core_imports_the_standard_library_only() -> None:
         module
         for name, path in SOURCES.items()
         if name.startswith("nas/core/")
-        for module in imported(parsed(path))
+        for module in imported_by(path)
         if module.partition(".")[0] not in sys.stdlib_module_names and not f"{module}.".startswith("nas.core.")
     }
 

@@ -37,11 +37,23 @@ BRITISH = re.compile(
     re.IGNORECASE,
 )
 
+Nodes = list[ast.AST]
+"""All nodes of a source, walked once: that takes longer than to parse it."""
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yields the statements of a source at any depth, without their expressions, which are most of its nodes."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(tree, name, None)
+        for child in inner if isinstance(inner, list) else ():
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
+
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yields line and text of each docstring: of modules, classes, functions and attributes."""
-    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
-    for statement in (statement for body in bodies for statement in body):
+    for statement in statements(tree):
         match statement:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield statement.lineno, text
@@ -49,7 +61,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yields line and docstring of each function that is no property."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
@@ -64,16 +76,16 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def messages(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Yields line and text of each string with a space in it."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             yield node.lineno, node.value
 
 
-def old_errors(tree: ast.AST) -> Iterator[int]:
+def old_errors(nodes: Nodes) -> Iterator[int]:
     """Yields the line of each message with ``name (value) must be`` instead of ``name=value: must be``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.JoinedStr):
             continue
         for before, value, after in zip(node.values, node.values[1:], node.values[2:], strict=False):
@@ -83,10 +95,10 @@ def old_errors(tree: ast.AST) -> Iterator[int]:
                         yield node.lineno
 
 
-def fixed_commands(tree: ast.AST) -> Iterator[int]:
+def fixed_commands(tree: ast.AST, nodes: Nodes) -> Iterator[int]:
     """Yields the line of each message that spells ``python -m flows.report``, though `heirloom report` may be used."""
     quoted = {line for line, _ in docstrings(tree)}
-    for line, text in messages(tree):
+    for line, text in messages(nodes):
         if re.search(rf"\bflows\.(?:{'|'.join(COMMANDS)})\b", text) and line not in quoted:
             yield line
 
@@ -116,6 +128,7 @@ def findings_of_source(path: Path) -> Iterator[str]:
     """Yields what the rules find in a source."""
     source = path.read_text()
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
     for line, text in docstrings(tree):
         first = text.split()[0].strip("`")
         if first.lower() in FIRST_WORDS:
@@ -126,12 +139,11 @@ def findings_of_source(path: Path) -> Iterator[str]:
         if not VERB.fullmatch(text.split()[0]):
             yield f"{line}: begins with {text.split()[0]!r}: begin with a verb, as in Returns"
     yield from long_sentences(tree, MAX_SENTENCE_WORDS)
-    yield from (f"{line}: write `name={{value}}: must be`" for line in old_errors(tree))
+    yield from (f"{line}: write `name={{value}}: must be`" for line in old_errors(nodes))
     if not path.is_relative_to(ROOT / "benchmarks"):  # they run the commands
-        yield from (
-            f"{line}: repeat how the program was called, or write: the command `NAME`" for line in fixed_commands(tree)
-        )
-    for line, text in [*comments(source), *messages(tree)]:
+        repeated = "repeat how the program was called, or write: the command `NAME`"
+        yield from (f"{line}: {repeated}" for line in fixed_commands(tree, nodes))
+    for line, text in [*comments(source), *messages(nodes)]:
         yield from (f"{line}: {word[0]!r} is not used here" for word in NOT_USED.finditer(text))
         yield from (f"{line}: {word[0]!r} is not American spelling" for word in BRITISH.finditer(text))
 

@@ -34,6 +34,19 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = kept
 
 
+@pytest.fixture(scope="session", autouse=True)
+def configuration_is_composed_once() -> Iterator[None]:
+    """Lets commands in this process compose once: Hydra does so twice, the first time to find no ``hydra.mode``.
+
+    None is its answer here. The commands of other tests are processes, which compose twice as a user's do.
+    """
+    from hydra._internal.hydra import Hydra
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays_in_memory() -> Iterator[None]:
     """Deletes a test's files under ``memory://``, since each listing there walks all files of the process."""

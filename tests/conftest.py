@@ -20,7 +20,10 @@ from flows.engine.server import TemporaryServer
 from tests.support.commands import SERVER_AUTH
 from tests.support.servers import S3, s3_server, sftp_server
 
-settings.register_profile("shared", deadline=None)  # other processes take their share of a small machine
+# No deadlines: other processes take their share of a small machine. .ci/lowest and .ci/newest take more examples, by
+# pytest --hypothesis-profile=thorough.
+settings.register_profile("shared", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("shared")
 
 

@@ -118,9 +118,9 @@ def test_everything_is_found() -> None:
     assert STORAGES.keys() >= {"local", "memory", "nfs", "s3", "sftp"}
 
 
-@pytest.mark.parametrize("space", [SPACE, SMALL], ids=["mixed", "four points"])
+@pytest.mark.parametrize(("space", "n_trials"), [(SPACE, 24), (SMALL, 16)], ids=["mixed", "four points"])
 @pytest.mark.parametrize("name", SLOW_TUNERS)
-def test_tuner(name: str, space: ParameterSpace) -> None:
+def test_tuner(name: str, space: ParameterSpace, n_trials: int) -> None:
     """The tuner is a function of the lineage, for any slots, with failures, and after a resume."""
     changes: dict[str, Any] = dict(FEW_MODELS.get(name, {}))
     if name == "batch":
@@ -128,7 +128,7 @@ def test_tuner(name: str, space: ParameterSpace) -> None:
         changes["points"] = [space.sample(rng) for _ in range(80)]
 
     own = SupernetSpace(space) if name in ONE_SHOT else TRANSFORMERS if name == "autogrow" else space
-    check_tuner(spec(TUNERS[name], **changes), own, METRICS)
+    check_tuner(spec(TUNERS[name], **changes), own, METRICS, n_trials=24 if name in MODELS else n_trials)
 
 
 @pytest.mark.slow
@@ -499,7 +499,7 @@ class Deaf(ExportProblem):
 
 
 class TestProblems:
-    @pytest.mark.parametrize("problem", [ExportProblem, PlainProblem])
+    @pytest.mark.parametrize("problem", [pytest.param(ExportProblem, marks=pytest.mark.slow), PlainProblem])
     def test_sound_problem_passes(self, problem: type[PlainProblem]) -> None:
         """A correct problem passes, with all methods or with train alone."""
         check_problem(Spec.of(problem))

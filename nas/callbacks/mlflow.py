@@ -61,6 +61,7 @@ class MlflowCallback(LoggerCallback):
         option = "logger.mlflow.tracking_uri"
         check_server(option, uri)
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # MLflow warns if git is missing
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines at the end of each run
         self._client, self._session, self._runs = mlflow.MlflowClient(uri), search.session, {}
         try:
             self._experiment_id = self._find_experiment()

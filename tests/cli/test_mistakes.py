@@ -64,6 +64,10 @@ MISTAKES = {
         (*TIMED, "logger.mine._target_=timed_problem.TimedProblem"),
         r"logger.mine._target_=timed_problem.TimedProblem: must be a subclass of nas.Callback",
     ),
+    "option_beside_its_logger": (
+        (*TIMED, "logger=mlflow", "logger.tracking_uri=http://127.0.0.1:1"),
+        r"logger.tracking_uri=http://127.0.0.1:1: must be in a logger. Set logger.mlflow.tracking_uri\.",
+    ),
     "logger_without_a_choice": (
         (*TIMED, "logger.mlflow.experiment=mine"),
         r"logger.mlflow: must have a _target_. Add logger=NAME, one of mlflow, tensorboard, wandb",

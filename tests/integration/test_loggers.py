@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from nas.core.spec import Spec
 from nas.core.trial import trial_name
 from tests.support.commands import TIMED, run
 from tests.support.logged_search import run_logged
+from tests.support.servers import eventually, free_port, is_listening
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the trackers' own imports
 ROOT = Path(__file__).parents[2]
 STEPS = [1, 2, 3]
+Capture = pytest.CaptureFixture[str]
 
 
 def run_sessions(folder: Path, logger: Spec) -> Results:
@@ -119,6 +122,24 @@ class TestTensorBoard:
         assert all(self.read(folder).Scalars("result/accuracy") for folder in folders)
 
 
+@pytest.fixture
+def mlflow_server(tmp_path: Path) -> Iterator[str]:
+    """The address of an MLflow server on this machine."""
+    pytest.importorskip("mlflow")
+    port = free_port()
+    store, folder = f"sqlite:///{tmp_path}/mlflow.db", str(tmp_path / "artifacts")
+    options = ["--host=127.0.0.1", f"--port={port}", "--workers=1", f"--backend-store-uri={store}"]
+    command = [sys.executable, "-m", "mlflow", "server", *options, f"--artifacts-destination={folder}"]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        assert eventually(lambda: is_listening(port), 60), (tmp_path / "server.log").read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
 class TestMlflow:
     def test_server_that_does_not_answer(self, tmp_path: Path) -> None:
         """An unreachable server is one line and status 2, before a trial runs."""
@@ -156,10 +177,13 @@ class TestMlflow:
             if trial.number in found.tests:
                 assert nested_run.data.metrics["test.score"] == found.tests[trial.number]["metrics"]["score"]
 
-    def test_new_search_in_the_same_folder(self, tmp_path: Path) -> None:
-        """It gets a run of its own, and the runs of the deleted search stay; a quote in the folder's name is fine."""
+    def test_new_search_in_the_same_folder(self, mlflow_server: str, tmp_path: Path, capfd: Capture) -> None:
+        """It gets a run of its own on a server, and the runs of the deleted search stay; nothing is printed.
+
+        A quote in the folder's name is fine.
+        """
         mlflow = pytest.importorskip("mlflow")
-        uri, folder = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "o'neil"
+        uri, folder = mlflow_server, tmp_path / "o'neil"
         logger = Spec("nas.callbacks.mlflow.MlflowCallback", {"tracking_uri": uri})
         run_logged(folder, logger.build(), n_trials=1)
         run_logged(folder, logger.build(), n_trials=2)
@@ -169,6 +193,7 @@ class TestMlflow:
         shutil.rmtree(folder)
         run_logged(folder, logger.build(), n_trials=1)
 
+        assert uri not in capfd.readouterr().out
         runs = tool.search_runs([experiment])
         assert earlier < {run.info.run_id for run in runs}
         parents = [run.info.run_id for run in runs if "mlflow.parentRunId" not in run.data.tags]

@@ -23,7 +23,18 @@ def read_callbacks(values: Mapping[str, Any]) -> tuple[Callback, ...]:
         raise ConfigurationError(
             f"logger={chosen}: must be one of {_names()}, or several: logger=[tensorboard,mlflow]."
         )
+    for name, value in chosen.items():
+        _check_is_class(name, value, chosen)
     return tuple(_build(name, config) for name, config in chosen.items())
+
+
+def _check_is_class(name: str, value: object, chosen: Mapping[str, object]) -> None:
+    """Raises an error if a value is set beside the loggers, not in one of them."""
+    if isinstance(value, Mapping):
+        return
+    loggers = [f"logger.{other}.{name}" for other, config in chosen.items() if isinstance(config, Mapping)]
+    remedy = f"Set {' or '.join(loggers)}." if loggers else f"Add logger=NAME, one of {_names()}."
+    raise ConfigurationError(f"logger.{name}={without_passwords(str(value))}: must be in a logger. {remedy}")
 
 
 def _build(name: str, config: object) -> Callback:

@@ -29,12 +29,18 @@ settings.load_profile("shared")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keeps the bytecode of Heirloom's modules, which the processes of tests would compile again."""
+    """Keeps the bytecode of Heirloom's modules, which the processes of tests would compile again.
+
+    Garbage collections skip what was imported and collected: two million objects, which each would visit.
+    """
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
     try:
         return (yield)
     finally:
         sys.dont_write_bytecode = kept
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

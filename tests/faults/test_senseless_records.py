@@ -22,6 +22,7 @@ from nas.core.errors import CorruptError
 from nas.core.trial import Proposal, Trial
 from nas.storage.lineage_checks import lineage_faults
 from nas.storage.maintenance.inventory import read_inventory
+from nas.storage.maintenance.verification import verify_search
 from nas.storage.record_format import encode_record
 from nas.storage.records import Records
 from tests.support.hostile_search import HostileSearch
@@ -132,6 +133,7 @@ def test_every_command_refuses_it(
 ) -> None:
     """Each command ends with one line that names the record and the remedy; nothing is written."""
     monkeypatch.chdir(Path(records.files.url).parent.parent)
+    monkeypatch.setitem(verify_search.__kwdefaults__, "pause_s", 0)
     body, words = COMMANDS[command]
     words = ["name=search", f"storage.root={Path(records.files.url).parent}", *words]
     for case in (

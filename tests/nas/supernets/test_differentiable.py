@@ -253,7 +253,7 @@ def test_drnas_draws_from_the_dirichlet_distribution() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("method", ["darts", "gdas", "drnas", "darts_pt"])
+@pytest.mark.parametrize("method", ["darts", "gdas", pytest.param("drnas", marks=pytest.mark.slow), "darts_pt"])
 def test_training_learns(method: str) -> None:
     """The loss falls and alphas move, with each method."""
     network = tiny()

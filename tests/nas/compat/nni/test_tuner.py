@@ -87,7 +87,7 @@ def test_a_tuner_of_v05(tmp_path: Path) -> None:
     assert all(not t.metrics for t in trials)
 
 
-@pytest.mark.parametrize("concurrency", [1, pytest.param(3, marks=pytest.mark.slow), 16])
+@pytest.mark.parametrize("concurrency", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3)), 16])
 def test_weight_sharing_at_any_concurrency(tmp_path: Path, concurrency: int) -> None:
     """Nine children wait in the tuner for the parent's result; NNI's thread pool deadlocked if they filled it."""
     fields = {"multiThread": True, "trialConcurrency": concurrency, "maxTrialNum": 10}
@@ -272,7 +272,9 @@ def test_a_tuner_that_is_not_reproducible(tmp_path: Path, capsys: pytest.Capture
     assert f"imported {[(t.point['r'], t.metrics['default']) for t in before]}" in log.read_text()
 
 
-@pytest.mark.parametrize("multi_thread", [False, True], ids=["in_turn", "threads"])
+@pytest.mark.parametrize(
+    "multi_thread", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in_turn", "threads"]
+)
 def test_a_second_result_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str], multi_thread: bool) -> None:
     """A later result is passed to the tuner, as in NNI, and again after an interruption; the first one counts."""
     code = "import nni, time\np = nni.get_next_parameter()\nfor n in (0, 1): nni.report_final_result([p['x'], n])\n"
@@ -417,8 +419,12 @@ def late_experiment(folder: Path, method: str, answer: str, **fields: object) ->
 
 @pytest.mark.parametrize(
     ("method", "answer", "multi_thread"),
-    [(MULTIPLE, "end", False), (MULTIPLE, "thread", True), (SINGLE, "end", False), (SINGLE, "at once", False)],
-    ids=["multiple", "thread", "single", "at_once"],
+    [
+        pytest.param(MULTIPLE, "end", False, id="multiple", marks=pytest.mark.slow),  # fast when interrupted, below
+        pytest.param(MULTIPLE, "thread", True, id="thread"),
+        pytest.param(SINGLE, "end", False, id="single", marks=pytest.mark.slow),
+        pytest.param(SINGLE, "at once", False, id="at_once"),
+    ],
 )
 def test_configurations_that_come_later(tmp_path: Path, method: str, answer: str, multi_thread: bool) -> None:
     """An id without a configuration gets it by st_callback, and a trial of its own runs it."""

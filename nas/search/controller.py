@@ -22,7 +22,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.metric import finite_metrics
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.trial import OnMissingWeights, Proposal, Reason, Trial
+from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
 from nas.executors.events import (
     Event,
     ExecutorFailed,
@@ -75,7 +75,7 @@ class ControllerSettings:
         deterministic: Results are shown in their ``LearningOrder``, whatever else has finished.
         max_attempts: A trial fails after this many lost attempts.
         max_failures: This many failures in a row within the session end the search. They are counted in the order of
-            results or, if deterministic, of trial numbers.
+            results or, if deterministic, of trial numbers. None: see ``FailureStreak``.
         jobs: The rule by which trials share jobs.
         code: The ``Trial.code`` of trials that start in this session.
     """
@@ -85,7 +85,7 @@ class ControllerSettings:
     on_missing_weights: OnMissingWeights = "ancestor"
     deterministic: bool = False
     max_attempts: int = 2
-    max_failures: int = 8
+    max_failures: int | None = None
     jobs: JobPlan = field(default_factory=JobPlan)
     code: str | None = None
 
@@ -173,7 +173,8 @@ class SearchController:
             max_losses=settings.max_attempts,
             deterministic=settings.deterministic,
         )
-        self._failures = FailureStreak(settings.max_failures)
+        has_worked = any(trial.state in (State.COMPLETE, State.STOPPED) for trial in self.trials)
+        self._failures = FailureStreak(settings.max_failures, has_worked=has_worked)
         self._scores = scores or ProxyScores()
         self._proxies = PendingProxies(
             self._scores, self._slots, executor, max_attempts=settings.max_attempts, observe=observe

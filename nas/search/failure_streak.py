@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from nas.core.trial import State, Trial
+import re
+
+from nas.core.trial import Reason, State, Trial
+
+MAX_FAILURES = 8
+"""The failures in a row that end a search, unless a number is given."""
+MAX_EQUAL = 3
+"""The first failures that suffice if all have the same error of the problem's code."""
+_OF_CODE = frozenset({Reason.EXCEPTION, Reason.NO_METRIC})
+_REMEDY = (
+    "Fix the problem, then add retry=failed (and code=changed if its code changed), or choose another name. The "
+    "command `report` with trial={} shows the traceback and the log"
+)
 
 
 class FailureStreak:
@@ -11,12 +23,15 @@ class FailureStreak:
     Trials that met the deadline do not count.
 
     Args:
-        max_failures: The number of failures in a row that ends the search.
+        max_failures: The number of failures in a row that ends the search. None: 8, or 3 with the same error if no
+            trial has worked.
+        has_worked: Whether a trial of an earlier session has a result.
     """
 
-    def __init__(self, max_failures: int) -> None:
-        self._max_failures = max_failures
-        self._n_failures = 0
+    def __init__(self, max_failures: int | None, *, has_worked: bool = False) -> None:
+        self._max_failures = MAX_FAILURES if max_failures is None else max_failures
+        self._max_equal = None if has_worked or max_failures is not None else MAX_EQUAL
+        self._failed: list[Trial] = []
         self._uncounted: list[Trial] = []
 
     def add(self, trial: Trial, *, before: int) -> str | None:
@@ -32,11 +47,32 @@ class FailureStreak:
         for finished in due:
             if finished.reached_deadline:
                 continue
-            self._n_failures = self._n_failures + 1 if finished.state == State.FAILED else 0
-            if self._n_failures >= self._max_failures:
-                lines = (finished.error or "").strip().splitlines()
-                return (
-                    f"{self._n_failures} trials failed in a row (max_failures={self._max_failures}). "
-                    f"The last, trial {finished.number}: {finished.reason}: {lines[-1] if lines else 'no message'}"
-                )
+            if finished.state != State.FAILED:
+                self._failed, self._max_equal = [], None
+                continue
+            self._failed.append(finished)
+            if (message := self._message()) is not None:
+                return message
         return None
+
+    def _message(self) -> str | None:
+        """Returns the message if there are too many failures."""
+        last, n = self._failed[-1], len(self._failed)
+        error = (
+            f"trial {last.number}: {last.reason}: {_last_line(last).removesuffix('.')}. {_REMEDY.format(last.number)}"
+        )
+        if n == self._max_equal and len(set(map(_kind, self._failed))) == 1 and last.reason in _OF_CODE:
+            return f"the first {n} trials failed with the same error. The last, {error}"
+        if n >= self._max_failures:
+            return f"{n} trials failed in a row (max_failures={self._max_failures}). The last, {error}"
+        return None
+
+
+def _kind(trial: Trial) -> tuple[Reason | None, str]:
+    """Returns a trial's reason and error without numbers, which may differ with the point."""
+    return trial.reason, re.sub(r"\d[\d.e+-]*", "0", _last_line(trial))
+
+
+def _last_line(trial: Trial) -> str:
+    lines = (trial.error or "").strip().splitlines()
+    return lines[-1] if lines else "no message"

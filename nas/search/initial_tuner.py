@@ -23,6 +23,7 @@ class InitialTuner(Tuner):
     def __init__(self, tuner: Tuner, init: SearchInit) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
         self.tuner = tuner
+        self.startup_trials = tuner.startup_trials
         self.init = init
 
     @property

@@ -317,6 +317,8 @@ class SearchPipeline:
                         shown.add(kind)
                         observe(Notice(f"trial {event.trial.number}: {text}"))
 
+        if not only_finals and (note := self._startup_note()) is not None:
+            observe(Notice(note))
         planner = self._planner(lambda: controller.trials)
         controller = SearchController(
             self.records,
@@ -368,6 +370,11 @@ class SearchPipeline:
             text = f"{n_left} finalists were not trained: the time budget is used up."
             observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
         lease.mark_complete()
+
+    def _startup_note(self) -> str | None:
+        """Returns a line if the budget ends before the tuner uses results, else None."""
+        first, n_trials = self.prepared.tuner.startup_trials, self.budget.trials
+        return None if first is None or n_trials is None else first.note(n_trials)
 
     def _info(self, session: int) -> SearchInfo:
         return SearchInfo(

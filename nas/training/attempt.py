@@ -266,6 +266,8 @@ class Attempt:
         missing = [name for name in declared if name not in metrics]
         if missing and not (self._runtime.problem.scores_optional and run.returned is not None):
             error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
+            if not self._static_metrics_error:
+                error += f". Return {{'{missing[0]}': value}} from train, or declare other metrics"
             return trial.fail(Reason.NO_METRIC, error)
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"

@@ -16,7 +16,7 @@ from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int, check_number
 from nas.spaces.domain import Decision, Domain, Numeric
 from nas.spaces.space import Space
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.base import STOP, Answer, StartupTrials, Tuner
 from nas.tuners.shared.new_points import draw_new_point
 
 _TRIES = 16
@@ -50,6 +50,7 @@ class AnnealTuner(Tuner):
         for name, value in (("mean_rank", mean_rank), ("shrink", shrink)):
             check_number(f"tuner.{name}", value, 0)
         self.n_initial_points = n_initial_points
+        self.startup_trials = StartupTrials(n_initial_points, "n_initial_points")
         self.mean_rank = mean_rank
         self.shrink = shrink
 

@@ -12,7 +12,7 @@ from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
-from nas.tuners.base import Answer, Tuner
+from nas.tuners.base import Answer, StartupTrials, Tuner
 
 logger = logging.getLogger(__name__)
 _PLAIN = frozenset({"Choice", "Int", "Float", "Distribution.uniform", "Distribution.normal"})
@@ -43,6 +43,8 @@ class AutoTuner(Tuner):
         super().__init__(space, metrics, seed=seed)
         self.chosen = chosen = chosen_tuner(space)
         self._tuner: Tuner = chosen.build(space, metrics, seed=seed)
+        if (first := self._tuner.startup_trials) is not None:
+            self.startup_trials = StartupTrials(first.number)
         arguments = "".join(f" {name}={value}" for name, value in chosen.arguments.items())
         logger.warning("tuner auto: %s%s, for this space", chosen.target, arguments)
 

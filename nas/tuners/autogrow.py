@@ -22,7 +22,7 @@ from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space, Variation
 from nas.spaces.transformer import TransformerSpace
-from nas.tuners.base import WAIT, Answer, Tuner
+from nas.tuners.base import WAIT, Answer, StartupTrials, Tuner
 
 _STEP, _GROW, _CONTINUE = "step", "grow", "continue"
 _MAX_REFUSED = 16  # refused larger sizes before the present size continues
@@ -116,6 +116,7 @@ class AutoGrowTuner(Tuner):
         check_int("tuner.n_starts", n_starts, 1)
         self._sizes = space
         self.segment, self.slowdown, self.n_starts = segment, slowdown, n_starts
+        self.startup_trials = StartupTrials(n_starts, "n_starts")
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next segment: of a first, the same, or a larger size."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from nas.core.arguments import RecordsArguments
 from nas.core.lineage import Lineage, LineageLog, missing_results
@@ -34,6 +34,28 @@ WAIT = Answer.WAIT
 STOP = Answer.STOP
 
 
+class StartupTrials(NamedTuple):
+    """The first trials of a tuner, which no result influences.
+
+    Attributes:
+        number: The number of trials; with several slots there may be more.
+        option: The tuner's option that sets it, or None.
+    """
+
+    number: int
+    option: str | None = None
+
+    def note(self, n_trials: int) -> str | None:
+        """Returns a line if ``n_trials`` are a random search, else None."""
+        if n_trials > self.number:
+            return None
+        lower = "" if self.option is None else f", or lower tuner.{self.option}"
+        return (
+            f"budget.trials={n_trials}: this is a random search, because the tuner's first {self.number} trials do not "
+            f"depend on results. Raise budget.trials above {self.number}{lower}"
+        )
+
+
 class Tuner(RecordsArguments, ABC):
     """Proposes points, as a function of the lineage.
 
@@ -51,6 +73,8 @@ class Tuner(RecordsArguments, ABC):
     """Constructor arguments for other code: no text in them comes from a record alone."""
     chosen: Spec | None = None
     """The tuner that this one delegates to, if it chose one; part of the search's identity."""
+    startup_trials: StartupTrials | None = None
+    """The first trials, which no result influences. None: each may depend on results, or none does."""
     n_refused: int = 0
     """The number of refused answers to the same ask (``nas.tuners.shared.constrained``)."""
 

@@ -19,7 +19,7 @@ from nas.core.outliers import GREATEST
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space
-from nas.tuners.base import Answer
+from nas.tuners.base import Answer, StartupTrials
 from nas.tuners.shared.donor_tuner import DonorTuner
 from nas.tuners.shared.flat import FlatSpace
 
@@ -69,6 +69,7 @@ class CmaEsTuner(DonorTuner):
         self._flat = FlatSpace(space)
         self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library's minimum
         self.population_size = population_size or 4 + int(3 * math.log(self._n_coordinates))
+        self.startup_trials = StartupTrials(self.population_size, "population_size")
         self._told: list[int] = []  # a cache: the trials told to the distribution
         self._cma: CMA | None = None
         self._n_restarts = 0

@@ -23,7 +23,7 @@ from nas.core.trial import Donor, Proposal, Trial
 from nas.core.validation import check_choice, check_int, check_number
 from nas.inheritance.donors.chooser import DonorChooser
 from nas.spaces.space import Space, Variation
-from nas.tuners.base import Answer, Tuner
+from nas.tuners.base import Answer, StartupTrials, Tuner
 from nas.tuners.shared.new_points import draw_new_point, needs_initial_point
 
 Replacement = Literal["oldest", "worst", "loser"]
@@ -72,6 +72,7 @@ class EvolutionTuner(Tuner):
         if replacement == "loser" and sample_size < 2:
             raise ConfigurationError(f"tuner.sample_size={sample_size}: must be 2 or more with tuner.replacement=loser")
         self.population_size = population_size
+        self.startup_trials = StartupTrials(population_size, "population_size")
         self.sample_size = sample_size
         self.crossover = crossover
         check_choice("tuner.donor", donor, get_args(First))

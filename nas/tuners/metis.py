@@ -29,7 +29,7 @@ from nas.core.point import Point, point_key
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
 from nas.spaces.space import Space
-from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.base import STOP, WAIT, Answer, StartupTrials
 from nas.tuners.shared.donor_tuner import DonorTuner
 from nas.tuners.shared.flat import FlatSpace
 from nas.tuners.shared.gaussian import ScoreModel, check_max_points
@@ -85,6 +85,7 @@ class MetisTuner(DonorTuner):
             check_int(f"tuner.{name}", value, low)
         check_max_points(max_points, n_initial_points)
         self.n_initial_points = n_initial_points
+        self.startup_trials = StartupTrials(n_initial_points, "n_initial_points")
         self.n_candidates = n_candidates
         self.max_repeats = max_repeats
         self.max_points = max_points

@@ -27,7 +27,7 @@ from nas.core.metric import Metric
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space, Variation
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.base import STOP, Answer, StartupTrials, Tuner
 from nas.tuners.shared.gaussian import ScoreModel, check_max_points
 from nas.tuners.shared.landmarks import Distances, Landmarks
 from nas.tuners.shared.new_points import draw_new_point
@@ -89,6 +89,7 @@ class NetworkMorphismTuner(Tuner):
         check_max_points(max_points, n_initial_points)
         check_number("tuner.beta", beta, 0)
         self.n_initial_points = n_initial_points
+        self.startup_trials = StartupTrials(n_initial_points, "n_initial_points")
         self.n_candidates = n_candidates
         self.max_steps = max_steps
         self.beta = beta

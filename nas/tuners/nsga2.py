@@ -20,7 +20,7 @@ from nas.core.point import Point
 from nas.core.trial import Proposal
 from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space, Variation
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.base import STOP, Answer, StartupTrials, Tuner
 from nas.tuners.shared.new_points import draw_new_point, needs_initial_point
 
 _TRIES = 16
@@ -53,6 +53,7 @@ class Nsga2Tuner(Tuner):
         check_int("tuner.population_size", population_size, 2)
         check_number("tuner.crossover_rate", crossover_rate, 0, 1)
         self.population_size = population_size
+        self.startup_trials = StartupTrials(population_size, "population_size")
         self.crossover_rate = crossover_rate
         self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache
 

@@ -7,6 +7,7 @@ seed and the number. A repeated suggestion is replaced by a new point near it.
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -22,7 +23,7 @@ from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_choice, check_int
 from nas.spaces.domain import Categorical, Domain
 from nas.spaces.space import Space
-from nas.tuners.base import Answer
+from nas.tuners.base import Answer, StartupTrials
 from nas.tuners.shared.donor_tuner import DonorTuner
 from nas.tuners.shared.flat import FlatSpace
 
@@ -89,6 +90,7 @@ class OptunaTuner(DonorTuner):
             self._sampler(0)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"tuner.options={self.options}: {error}") from error
+        self.startup_trials = StartupTrials(self._n_startup_trials(), "options.n_startup_trials")
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the sampler's suggestion, a new point near it, or a random one."""
@@ -140,6 +142,12 @@ class OptunaTuner(DonorTuner):
             made = getattr(optuna.samplers, _SAMPLERS[self.sampler])(**{**defaults, **self.options}, seed=seed)
         assert isinstance(made, optuna.samplers.BaseSampler)
         return made
+
+    def _n_startup_trials(self) -> int:
+        """Returns the number of the sampler's random trials, by default Optuna's."""
+        sampler = type(self._sampler(0))
+        default = inspect.signature(sampler).parameters["n_startup_trials"].default
+        return int(self.options.get("n_startup_trials", default))
 
     def _chosen(self, lineage: Lineage) -> list[Trial]:
         """Returns the trials for the model, in the order learned."""

@@ -21,7 +21,7 @@ from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_bool, check_int, check_number, closest_names
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
-from nas.tuners.base import WAIT, Answer, Tuner
+from nas.tuners.base import WAIT, Answer, StartupTrials, Tuner
 from nas.tuners.shared.new_points import draw_new_point
 
 MAX_MEMBERS = 10_000
@@ -79,6 +79,7 @@ class PbtTuner(Tuner):
         if perturbed is not None:
             _check_perturbed(space, perturbed)
         self.population_size = population_size
+        self.startup_trials = StartupTrials(population_size, "population_size")
         self.fraction = fraction
         self.factor = factor
         self.resample = resample

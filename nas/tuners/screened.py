@@ -22,7 +22,7 @@ from nas.core.validation import check_int
 from nas.spaces.space import Space
 from nas.training.proxy_scores import ProxyScores, check_available
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
-from nas.tuners.shared.inner import build_inner, inner_code_files
+from nas.tuners.shared.inner import build_inner, inner_code_files, inner_startup_trials
 
 
 class ScreenedTuner(Tuner):
@@ -69,6 +69,7 @@ class ScreenedTuner(Tuner):
         self._scores = ProxyScores()
         self._computed: frozenset[str] = frozenset()
         self.chosen = self._inner.chosen
+        self.startup_trials = inner_startup_trials(self._inner)
 
     @property
     def code_files(self) -> Mapping[str, Path]:

@@ -22,7 +22,7 @@ from nas.core.trial import Proposal
 from nas.core.validation import check_int, check_number
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
-from nas.tuners.base import Answer
+from nas.tuners.base import Answer, StartupTrials
 from nas.tuners.shared.donor_tuner import DonorTuner
 from nas.tuners.shared.flat import FlatSpace
 
@@ -66,6 +66,7 @@ class SmacTuner(DonorTuner):
         check_int("tuner.n_initial_points", n_initial_points, 1)
         check_number("tuner.random_share", random_share, 0, 1, excluded=1)
         self.n_initial_points = n_initial_points
+        self.startup_trials = StartupTrials(n_initial_points, "n_initial_points")
         self.options = dict(options or {})
         self.random_share = random_share
         self._flat = FlatSpace(space)

@@ -26,7 +26,7 @@ from nas.spaces.space import Space
 from nas.spaces.supernet import SupernetSpace
 from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
-from nas.tuners.shared.inner import RANDOM, build_inner, inner_code_files
+from nas.tuners.shared.inner import RANDOM, build_inner, inner_code_files, inner_startup_trials
 
 _SUBNET = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
 _NEEDED = (Policy.SHARE_PARAMS, Policy.SKIP_TRAIN)
@@ -94,6 +94,7 @@ class SupernetTuner(Tuner):
         self.policies = _SUBNET
         self.inner = build_inner(self._described(inner), space_of_subnets(space), metrics, seed)
         self.chosen = self.inner.chosen
+        self.startup_trials = inner_startup_trials(self.inner, warm_up_epochs)
 
     @property
     def code_files(self) -> Mapping[str, Path]:

@@ -24,7 +24,7 @@ class Limits:
     finalists: int
     export: Export | None
     max_attempts: int
-    max_failures: int
+    max_failures: int | None
     resume_every_s: float
     takeover: bool
     code_may_change: bool
@@ -43,7 +43,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         finalists=check_int("finalists", values["finalists"], 1),
         export=read_export(values),
         max_attempts=check_int("max_attempts", values["max_attempts"], 1),
-        max_failures=check_int("max_failures", values["max_failures"], 1),
+        max_failures=None if (most := values["max_failures"]) is None else check_int("max_failures", most, 1),
         resume_every_s=float(check_number("resume_every_s", values["resume_every_s"], 0)),
         takeover=check_bool("takeover", values["takeover"]),
         code_may_change=values["code"] == "changed",

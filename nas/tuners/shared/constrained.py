@@ -70,6 +70,7 @@ class ConstrainedTuner(Tuner):
     ) -> None:
         super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
         self.tuner = tuner
+        self.startup_trials = tuner.startup_trials
         self.limits = dict(limits)
         self._static_metrics = static_metrics
         self._scores = scores or ProxyScores()

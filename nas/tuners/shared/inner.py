@@ -11,7 +11,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.spaces.space import Space
-from nas.tuners.base import Tuner
+from nas.tuners.base import StartupTrials, Tuner
 from nas.tuners.shared.stateful import StatefulTuner
 
 RANDOM: Mapping[str, Any] = {"_target_": "nas.tuners.random.RandomTuner"}
@@ -43,6 +43,14 @@ def build_inner(inner: Mapping[str, Any] | None, space: Space, metrics: tuple[Me
             "Write tuner.inner=evolution"
         )
     return tuner
+
+
+def inner_startup_trials(tuner: Tuner, n_epochs: int = 0) -> StartupTrials | None:
+    """Returns the first trials of an inner tuner, and ``n_epochs`` supernet epochs before them."""
+    first = tuner.startup_trials
+    if first is None:
+        return None
+    return StartupTrials(first.number + n_epochs, None if first.option is None else f"inner.{first.option}")
 
 
 def inner_code_files(tuner: Tuner) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from nas import Int, Metric, ParameterSpace, Problem, Retention, Search, Spec, TrialRun, load, run_search
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.spec import spec_of
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -245,3 +245,51 @@ def test_progress_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert silent == ""
     assert "[1/1 done] trial 0 (search) COMPLETE score" in capsys.readouterr().err
+
+
+class Failing(Problem):
+    """Returns another metric than it declares, or raises, on points that a function chooses."""
+
+    metrics = (Metric("accuracy"),)
+    space = ParameterSpace({"x": Int(0, 999)})
+
+    def __init__(self, how: str = "no_metric", works_at: int = -1) -> None:
+        self.how = how
+        self.works_at = works_at
+        self.n_trained = 0
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        self.n_trained += 1
+        if self.n_trained - 1 == self.works_at:
+            return {"accuracy": 0.5}
+        if self.how == "raise":
+            raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied (64x{run.point['x']} and 64x10)")
+        if self.how == "other":
+            raise RuntimeError("abcdefghijkl"[self.n_trained])
+        return {"nan": {"accuracy": float("nan")}}.get(self.how, {"acc": run.point["x"] / 999})
+
+
+@pytest.mark.parametrize(
+    ("how", "works_at", "n_trials", "message"),
+    [
+        (
+            "no_metric",
+            -1,
+            3,
+            r"the first 3 trials failed with the same error. The last, trial 2: no_metric: train returned "
+            r"\{'acc': 0\.\d+\}, without accuracy. Return \{'accuracy': value\} from train, or declare other metrics. "
+            r"Fix the problem, then add retry=failed \(.*\), or choose another name. The command `report` ",
+        ),
+        ("raise", -1, 3, r"same error. .*: exception: .*RuntimeError: mat1 and mat2 .* and 64x10\). Fix the problem"),
+        ("raise", 0, 9, r"8 trials failed in a row \(max_failures=8\). .* and 64x10\). Fix the problem"),
+        ("other", -1, 8, "8 trials failed in a row"),
+        ("nan", -1, 8, "8 trials failed in a row"),
+    ],
+)
+def test_a_problem_that_can_never_work_ends_early(how: str, works_at: int, n_trials: int, message: str) -> None:
+    """The same error of the problem's code in the first three trials ends the search; others need eight in a row."""
+    root = f"memory://failing-{uuid4().hex}"
+    with pytest.raises(SearchFailedError, match=message):
+        run_search(Spec.of(Failing, how=how, works_at=works_at), tuner=RandomTuner, root=root, name="s", budget=16)
+
+    assert sum(trial.is_finished for trial in load("s", root).lineage) == n_trials

@@ -154,7 +154,7 @@ def test_failed_search_ends_with_the_error(root: str) -> None:
 
     assert {call[2] for call in callback.calls if call[0] == "end"} == {"FAILED"}
     assert callback.outcomes[0].error is not None
-    assert "8 trials" in callback.outcomes[0].error
+    assert "the first 3 trials failed with the same error" in callback.outcomes[0].error
     assert callback.outcomes[0].winner is None
 
 

@@ -151,7 +151,8 @@ class TestOutcomes:
         trial = trainer.train(lambda run: returned)
 
         assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
-        assert trial.error == f"train returned {returned!r}, without score"
+        remedy = "Return {'score': value} from train, or declare other metrics"
+        assert trial.error == f"train returned {returned!r}, without score. {remedy}"
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor(float("nan"))], ids=str)
     def test_not_finite_result(self, trainer: TrialTrainer, value: object) -> None:

@@ -211,7 +211,7 @@ def test_code_is_imported_by_name_in_few_places() -> None:
     assert found == {
         "flows/cli/script.py",  # one of its own commands
         "nas/__init__.py",
-        "nas/core/spec.py",
+        "nas/core/targets.py",
         "nas/storage/backends/object_backend.py",
         "nas/compat/nni/sdk/nni/tuner_server.py",  # the tuner's own process: the class that config.yml names
     }

@@ -253,6 +253,8 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
         if found[1] == "runner" and found[2] in CLUSTERS:
             return f"unknown runner {found[2]}: choose runner=dask runner/cluster={found[2]} (docs/guides/clusters.md)"
         known = [name for name in options if name != "custom"]
+        if "." in found[2] and found[1] in BUILT:
+            return f"unknown {found[1]} {found[2]}: a class of your own is {found[1]}._target_={found[2]}"
         own = f", or a class of your own by {found[1]}._target_=my_module.MyClass" if found[1] in BUILT else ""
         question = _question(found[2].lower(), known)
         choose = f"{question} Choose" if question else ": choose"

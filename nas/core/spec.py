@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nas.core.argument_types import unfit_argument
 from nas.core.arguments import arguments_of
 from nas.core.errors import ConfigurationError, HeirloomError
+from nas.core.targets import load_target
 from nas.core.validation import did_you_mean, short_repr
 
 
@@ -53,32 +54,7 @@ class Spec:
         return found
 
     def _load(self) -> Any:
-        module_name, _, class_name = self.target.rpartition(".")
-        if not module_name or not all(part.isidentifier() for part in self.target.split(".")):
-            raise ConfigurationError(f"_target_={self.target}: must be a dotted path: module.ClassName")
-        try:
-            return getattr(importlib.import_module(module_name), class_name)
-        except ModuleNotFoundError as error:
-            if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-                remedy = self._renaming_remedy() or "Run the command in the folder that contains it"
-                raise ConfigurationError(f"_target_={self.target}: no module {error.name}. {remedy}") from error
-            raise
-        except SyntaxError as error:
-            raise ConfigurationError(
-                f"_target_={self.target}: {error.filename}, line {error.lineno}: {error.msg}"
-            ) from error
-        except AttributeError as error:
-            remedy = f". {remedy}" if (remedy := self._renaming_remedy()) else ""
-            raise ConfigurationError(
-                f"_target_={self.target}: module {module_name} has no {class_name}{remedy}"
-            ) from error
-
-    def _renaming_remedy(self) -> str:
-        """Returns the remedy if a user's package may have the name of Heirloom's."""
-        package = self.target.partition(".")[0]
-        if package not in ("nas", "flows"):
-            return ""
-        return f"{package} is Heirloom's own package: rename yours if it is called {package}"
+        return load_target(self.target)
 
     def build(self, *injected: Any, **more: Any) -> Any:
         """Returns an instance, built from ``injected``, the spec's arguments and ``more``.
@@ -95,9 +71,16 @@ class Spec:
             missing = ", ".join(sorted(getattr(class_, "__abstractmethods__", ())))
             raise ConfigurationError(f"{self.target} must define {missing}")
         self._check_arguments(class_, injected, more)
+        is_own = self.target.startswith("nas.")  # then the constructor checks types
+        if not is_own and (unfit := unfit_argument(class_, self.arguments, by_default=False)) is not None:
+            raise ConfigurationError(f"{_group_of(class_)}{unfit}, as {self.target} declares it")
         try:
             return class_(*injected, **self.arguments, **more)
         except (TypeError, ValueError, OverflowError) as error:
+            unfit = None if is_own else unfit_argument(class_, self.arguments, by_default=True)
+            if unfit is not None:
+                text = f"{type(error).__name__}: {error}"
+                raise ConfigurationError(f"{_group_of(class_)}{unfit}, as its default is ({text})") from error
             if isinstance(error, HeirloomError) or not self.target.startswith("nas."):
                 raise
             given = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
@@ -215,6 +198,13 @@ def _arguments_of(kind: str, part: object, injected: frozenset[str]) -> dict[str
             f"{kind}={class_}(...): its arguments must be known. Pass nas.Spec.of({class_}, argument=...) instead"
         )
     return {name: value for name, value in found.items() if name not in injected}
+
+
+def _group_of(class_: type) -> str:
+    """Returns the beginning of an argument's key, such as ``problem.``; empty if unknown."""
+    bases = (base for base in class_.__mro__ if base.__module__.startswith("nas."))
+    names = (base.__name__.lower() for base in bases)
+    return next((f"{name}." for name in names if name in ("problem", "tuner", "stopper")), "")
 
 
 def _shown(value: object) -> str:

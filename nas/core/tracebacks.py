@@ -27,7 +27,7 @@ def frames_of(error: BaseException) -> str:
     """Returns the traceback without Heirloom's frames above the user's; complete if all are Heirloom's."""
     shown = traceback.TracebackException.from_exception(error)
     files = [frame.filename for frame in shown.stack]
-    first = next((place for place, file in enumerate(files) if _is_users(file)), 0)
+    first = next((place for place, file in enumerate(files) if is_users_file(file)), 0)
     is_foreign = [place >= first and not _is_ours(file) for place, file in enumerate(files)]
     last = max((place for place, found in enumerate(is_foreign) if found), default=-1)
     frames = [frame for place, frame in enumerate(shown.stack) if place > last or is_foreign[place]]
@@ -44,7 +44,7 @@ def error_line(error: BaseException) -> str:
     name, notes = type(error).__name__, getattr(error, "__notes__", ())
     if (note := next((note for note in notes if f" raised {name}" in note), None)) is not None:
         return ends_of(note)
-    where = _method(error, _is_users) or _method(error, lambda file: file.startswith(_SHIPPED))
+    where = _method(error, is_users_file) or _method(error, lambda file: file.startswith(_SHIPPED))
     described = ": ".join(filter(None, [name, ends_of(text_of(error))]))
     return described if where is None else f"{where} raised {described}"
 
@@ -60,7 +60,7 @@ def raise_ctrl_c(error: BaseException) -> None:
 
 def is_of_users_code(error: BaseException) -> bool:
     """Returns whether a frame is neither Heirloom's nor a library's."""
-    return any(_is_users(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(is_users_file(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _method(error: BaseException, is_shown: Callable[[str], bool]) -> str | None:
@@ -88,7 +88,8 @@ def ends_of(text: str) -> str:
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
 
 
-def _is_users(file: str) -> bool:
+def is_users_file(file: str) -> bool:
+    """Returns whether a file is neither Heirloom's nor a library's."""
     is_library = file.startswith(("<frozen", _STANDARD_LIBRARY)) or not _LIBRARIES.isdisjoint(Path(file).parts)
     return not is_library and not _is_ours(file)
 

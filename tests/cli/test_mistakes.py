@@ -107,6 +107,14 @@ MISTAKES = {
     ),
     "unknown_problem": ((*DEBUG, "problem=nope"), "unknown problem nope: choose cells, cifar10, digits"),
     "no_problem": (("+tuner=random", "problem=null"), "problem=null: choose one of cells, cifar10, digits"),
+    "class_as_a_choice": (
+        (*DEBUG[:1], "problem=my_problem.MyProblem"),
+        r"unknown problem my_problem.MyProblem: a class of your own is problem._target_=my_problem.MyProblem",
+    ),
+    "argument_of_another_type": (
+        (*DEBUG, "problem.seconds=long"),
+        r"problem.seconds='long': must be a number, as timed_problem.TimedProblem declares it",
+    ),
     "problem_not_importable": (("+tuner=random", "device=cpu", "problem._target_=nope.Nope"), "no module nope"),
     "problem_not_in_its_module": (
         ("+tuner=random", "device=cpu", "problem._target_=timed_problem.Nope"),
@@ -373,6 +381,32 @@ def test_a_root_that_cannot_be_written_is_refused(here: Path, disk: Callable[[st
     assert "Read-only file system" in done.complaint
     assert done.status == 2
     assert everything(here) == everything(root) == []
+
+
+def test_a_root_that_no_folder_can_be_made_in_is_refused(here: Path) -> None:
+    """A root in which the system makes no folders is a mistake; the line has a remedy."""
+    done = run(here, *DEBUG, "storage.root=/proc/heirloom")
+
+    assert done.complaint.startswith("storage root /proc/heirloom/timed-random-")
+    assert done.complaint.endswith("Make it writable, or set another storage.root")
+    assert done.status == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["problem", "tuner", "stopper", "logger.mine"])
+def test_a_module_that_cannot_be_imported_is_a_mistake(here: Path, group: str) -> None:
+    """An import error in a module of one's own is one line with file, line and remedy, and status 2."""
+    (here / "mine.py").write_text("import json\nimport no_such_package\n")
+    given = [] if group == "tuner" else ["+tuner=random"]
+    problem = [] if group == "problem" else list(TIMED[1:2])
+    done = run(here, *given, *problem, "device=cpu", "runner=debug", f"{group}._target_=mine.Mine")
+
+    assert done.status == 2
+    assert re.search(
+        r"_target_=mine.Mine: \S+/mine.py, line 2: ModuleNotFoundError: No module named 'no_such_package'. Install "
+        "no_such_package where Heirloom is installed, or mend this import",
+        done.complaint,
+    )
 
 
 def test_a_root_below_a_file_is_refused(here: Path, tmp_path: Path) -> None:

@@ -21,12 +21,19 @@ from nas.core.reference import TEMPORARY, Reference, checked_path
 from nas.storage.blobs import BlobInfo, BlobStore
 from nas.storage.file_blocks import blocks_of, drop_page_cache, fill_ranges
 from nas.storage.nfs_caches import refresh_folder, retry_missing, retry_stale
-from nas.storage.os_errors import NO_LINKS, storage_errors
+from nas.storage.os_errors import DISK_FULL, NO_LINKS, storage_errors
 from nas.storage.posix import link_new, rename_new, sync_folder, write_durably
 from nas.storage.regular_files import open_regular, overwrite, read_record
 from nas.storage.verified import Buffer, ByteRange, WrongSizeError
 
-_OTHER_ROOT = NO_LINKS | {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_OTHER_ROOT = NO_LINKS | {
+    errno.EACCES,
+    errno.EROFS,
+    errno.ENOENT,  # /proc
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
 """Errors that end only if the user chooses another root."""
 _NFS_DELETED = ".nfs"
 """Prefix of files that are deleted but still open, as an NFS client names them."""
@@ -143,7 +150,11 @@ class LocalBlobStore(BlobStore):
             cause = error.__cause__
             needs_other_root = isinstance(cause, OSError) and cause.errno in _OTHER_ROOT
             kind = ConfigurationError if needs_other_root else StorageError
-            raise kind(f"storage root {self.url} can't be used: {error}") from error
+            is_full = isinstance(cause, OSError) and cause.errno in DISK_FULL
+            remedy = "Free space in it" if is_full else "Make it writable"
+            raise kind(
+                f"storage root {self.url} can't be used: {error}. {remedy}, or set another storage.root"
+            ) from error
 
     def subfolder(self, folder: str) -> LocalBlobStore:
         """Returns the files under a folder of this one."""

@@ -178,7 +178,10 @@ class ObjectBlobStore(BlobStore):
         other = isinstance(cause, PermissionError | FileNotFoundError | ValueError)
         refuses = isinstance(cause, OSError) and cause.errno in (errno.ENOSYS, errno.ENOTSUP)
         kind = ConfigurationError if other or refuses else StorageError
-        return kind(f"storage root {self.url} can't be used: {why}")
+        return kind(
+            f"storage root {self.url} can't be used: {why}. "
+            "Check its address and permissions, or set another storage.root"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_backend"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nas.api.search import run_search
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.spec import Spec
@@ -84,8 +85,8 @@ def test_description_leaves_out_what_it_is_told() -> None:
         ("EvolutionTuner", "must be a dotted path"),
         ("nas.tuners.evolution.Evolution", "module nas.tuners.evolution has no Evolution"),
         (
-            "nas.tuners.evolved.EvolutionTuner",
-            "no module nas.tuners.evolved. nas is Heirloom's own package: rename yours if it is called nas",
+            "nas.mine.MineProblem",
+            "no module nas.mine. nas is Heirloom's own package: rename yours if it is called nas",
         ),
         ("flows.mine.Mine", "no module flows.mine. flows is Heirloom's own package: rename yours"),
         ("nas.Mine", "module nas has no Mine. nas is Heirloom's own package: rename yours"),
@@ -99,22 +100,85 @@ def test_wrong_target_is_named(target: str, message: str) -> None:
         Spec(target).find()
 
 
-def test_missing_import_within_the_module_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that lacks a package raises its own error, since the path is right."""
-    (tmp_path / "needs_more_for_test.py").write_text("import no_such_package_at_all\n")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "import sys\nimport no_such_package.part\n",
+            r"line 2: ModuleNotFoundError: No module named 'no_such_package'. Install no_such_package where Heirloom ",
+        ),
+        ("class MyProblem:\n    def\n", r"line 2: SyntaxError: invalid syntax. Mend this line"),
+        ("from json import dumbs\n", r"line 1: ImportError: cannot import name 'dumbs' .*. Mend this import"),
+        ("def f():\n    return 1 / 0\n\n\nx = f()\n", "line 2: ZeroDivisionError: division by zero. Mend this line"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3. Mend this line, which runs at import"),
+        ("import json\njson.loads('{')\n", "line 2: JSONDecodeError: Expecting property name .*. Mend this line"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    """An error at the import of a user's module is refused with its file, line, error and remedy."""
+    name = f"broken_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
 
-    with pytest.raises(ModuleNotFoundError, match="no_such_package_at_all"):
-        Spec("needs_more_for_test.MyProblem").find()
+    with pytest.raises(ConfigurationError, match=rf"_target_={name}.MyProblem: \S+{name}\.py, {message}") as caught:
+        run_search(f"{name}.MyProblem", tuner=EVOLUTION, root=str(tmp_path / "root"), budget=1)
+    assert "\n" not in str(caught.value)
 
 
-def test_syntax_error_is_shown_by_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with a syntax error is refused with file and line."""
-    (tmp_path / "misspelt_for_test.py").write_text("class MyProblem:\n    def\n")
+@pytest.mark.parametrize(
+    ("target", "similar"),
+    [
+        ("nas.problems.DigitProblem", "nas.problems.digits.DigitsProblem"),
+        ("nas.problems.DigitsProblem", "nas.problems.digits.DigitsProblem"),
+        ("nas.problems.digit.DigitsProblem", "nas.problems.digits.DigitsProblem"),
+        ("nas.problems.digits.digitsproblem", "nas.problems.digits.DigitsProblem"),
+        ("nas.tuners.evolution.EvolutionTunner", "nas.tuners.evolution.EvolutionTuner"),
+        ("my_own_probem.MyProblem", "my_own_problem.MyProblem"),
+        ("my_own_problem.MyProblm", "my_own_problem.MyProblem"),
+    ],
+)
+def test_a_misspelled_class_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, similar: str
+) -> None:
+    """The most similar class of the module, its package or the working folder is named."""
+    (tmp_path / "my_own_problem.py").write_text("class MyProblem:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
-    with pytest.raises(ConfigurationError, match=r"misspelt_for_test\.py, line 2: "):
-        Spec("misspelt_for_test.MyProblem").find()
+    with pytest.raises(ConfigurationError, match=rf"_target_={target}: .*; did you mean {similar}\?$"):
+        Spec(target).find()
+
+
+class Declared:
+    """Takes numbers, as its annotations and defaults say."""
+
+    def __init__(self, width: int = 8, *, rate: float | None = None, on: bool = False, depth=2, name="a") -> None:  # type: ignore[no-untyped-def]
+        self.total = width + depth
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("width", "abc", "width='abc': must be a whole number, as tests.nas.core.test_spec.Declared declares it"),
+        ("width", 1.5, "width=1.5: must be a whole number"),
+        ("width", True, "width=True: must be a whole number"),
+        ("rate", [1], r"rate=\[1\]: must be a number"),
+        ("on", "yes", "on='yes': must be true or false"),
+        ("depth", "deep", r"depth='deep': must be a whole number, as its default is \(TypeError: unsupported operand"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(argument: str, value: object, message: str) -> None:
+    """A value that does not fit the annotation of a number, or the default by which the constructor fails, is named."""
+    with pytest.raises(ConfigurationError, match=message):
+        Spec.of(Declared, **{argument: value}).build()
+
+
+@pytest.mark.parametrize("value", [3, 3.0])
+def test_arguments_that_fit_are_given(value: object) -> None:
+    """Numbers, None and texts reach the constructor unchanged."""
+    assert Spec.of(Declared, width=value, rate=None, name=7).build().total == 5
 
 
 @pytest.mark.parametrize(

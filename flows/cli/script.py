@@ -23,7 +23,7 @@ COMMANDS = {
 
 
 NOTES = (
-    "heirloom COMMAND --help: options",
+    "heirloom COMMAND --help: options; heirloom --version",
     'eval "$(heirloom --shell-completion install=bash)": completion (zsh and fish: docs/reference/commands.md)',
 )
 
@@ -36,6 +36,8 @@ def run_script() -> int:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         return run_printing(_show_help)
+    if name in ("-V", "--version"):
+        return run_printing(_show_version)
     if name in FLAGS:
         return run_completion(COMMANDS, _main_of)
     if name not in COMMANDS:
@@ -49,6 +51,14 @@ def run_script() -> int:
 
 def _main_of(name: str) -> Callable[[], int]:
     return cast("Callable[[], int]", importlib.import_module(f"flows.{name}").main)
+
+
+def _show_version() -> int:
+    import nas
+    from flows.cli.output import show
+
+    show(f"heirloom {nas.__version__}")
+    return 0
 
 
 def _show_help() -> int:

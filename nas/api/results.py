@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, SearchNotFoundError
+from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.names import check_name
@@ -15,7 +16,8 @@ from nas.core.trial import Trial
 from nas.core.validation import closest_names
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.views.snapshot import Snapshot, read_snapshot
+from nas.views.finals_line import better_trial
+from nas.views.snapshot import Snapshot, last_session, read_snapshot
 from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nas.storage.blobs import BlobStore
+
+
+LAST = "last"
+"""The name that stands for the search with the newest activity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,11 @@ class Results:
         return best if export is not None and best is not None and export["trial"] == best.number else None
 
     @property
+    def better_in_hand(self) -> Trial | None:
+        """The trial whose full score is better than the best final's, or None; ``export="best"`` takes it."""
+        return better_trial(self.lineage, self.best, self.metrics[0], self.snapshot.final)
+
+    @property
     def tests(self) -> Mapping[int, Mapping[str, Any]]:
         """Test scores by finalist: ``{"trial": number, "metrics": {...}}``.
 
@@ -129,6 +140,8 @@ class Results:
         score = "no score yet" if best is None else f"best trial {best.number} {dict(best.metrics)}"
         if best is not None and best.number in self.snapshot.shared_scores:
             score += SHARED
+        if (better := self.better_in_hand) is not None:
+            score += f", better in hand: trial {better.number} {dict(better.metrics)}"
         return f"<Results of {self.name}: {self.standing}, {len(self.lineage)} trials, {score}>"
 
     def _repr_html_(self) -> str:
@@ -142,7 +155,7 @@ def load(name: str, root: str = "heirloom", *, options: Mapping[str, Any] | None
     """Reads the results of a search, also of a running one. Writes nothing.
 
     Args:
-        name: The name of the search.
+        name: The name of the search; ``last`` is the one with the newest activity.
         root: A folder or an fsspec URL.
         options: The storage options for the URL.
 
@@ -151,9 +164,34 @@ def load(name: str, root: str = "heirloom", *, options: Mapping[str, Any] | None
         CorruptError: a record can't be read.
     """
     folder = open_root(root, options)
+    if name == LAST and (newest := _newest(folder)) is not None:
+        name = newest
     files = folder.subfolder(check_name(name))
     if Records(files).header() is None:
-        names = [found for found in folder.names() if Records(folder.subfolder(found)).header() is not None]
+        names = _names(folder)
         there = f"Choose {closest_names(name, names, 5)}" if names else "It holds no search. Choose another root"
         raise SearchNotFoundError(f"name={name}: must be a search under {folder.url}. {there}")
     return Results.read(files)
+
+
+def _names(folder: BlobStore) -> list[str]:
+    """Returns the names of the searches under a root."""
+    return [name for name in folder.names() if _records(folder, name) is not None]
+
+
+def _records(folder: BlobStore, name: str) -> Records | None:
+    """Returns the records of a search, or None if they can't be read."""
+    with suppress(HeirloomError):
+        records = Records(folder.subfolder(check_name(name)))
+        return None if records.header() is None else records
+    return None
+
+
+def _newest(folder: BlobStore) -> str | None:
+    """Returns the search with the newest heartbeat, or None if there is no search."""
+    active: dict[str, float] = {}
+    for name in folder.names():
+        if (records := _records(folder, name)) is not None:
+            session = last_session(records, time.time())
+            active[name] = 0.0 if session is None else session.heartbeat
+    return min(active, key=lambda name: (-active[name], name), default=None)

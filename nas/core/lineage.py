@@ -228,6 +228,9 @@ class Lineage:
             log.add_proposed(trial)
         return log.view(pending=[t for t in known if not t.is_finished])
 
+    def __repr__(self) -> str:
+        return f"<Lineage of {self.n_finished} finished and {len(self.pending)} pending trials>"
+
     def __len__(self) -> int:
         return self.n_finished + len(self.pending)
 

@@ -12,10 +12,12 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import is_finite
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.validation import check_int
+from nas.core.validation import check_int, short_repr
 
 Donor = int | str
 """A trial's number, or ``"name:42"`` for a trial of another search under the same root."""
+_MAX_SHOWN_METRICS = 4
+"""The metrics in the text of a trial."""
 MAX_WARNING = 400
 """Letters of a warning that a trial keeps."""
 
@@ -255,6 +257,15 @@ class Trial:
     def reached_deadline(self) -> bool:
         """Whether the time budget was used up before it finished."""
         return self.reason == Reason.DEADLINE
+
+    def __repr__(self) -> str:
+        state = str(self.state) if self.reason is None else f"{self.state} ({self.reason})"
+        parts = [f"{self.number} ({self.stage}) {state}"]
+        parts += [f"{name} {value:.4g}" for name, value in [*self.metrics.items()][:_MAX_SHOWN_METRICS]]
+        parts += [f"parents {', '.join(map(str, self.parents))}"] if self.parents else []
+        if self.donor is not None and self.inherited is not None:
+            parts.append(f"inherited {self.inherited:.0%} from {self.donor}")
+        return f"<Trial {', '.join([*parts, f'point {short_repr(self.point)}'])}>"
 
     @property
     def duration_s(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 
+from nas.views.finals_line import finals_line
 from nas.views.formatting import count, markup, number, states_text
 from nas.views.page.tree import family_tree_svg
 from nas.views.snapshot import Snapshot
@@ -32,6 +33,8 @@ def results_html(snapshot: Snapshot) -> str:
         tested = snapshot.tests.get(best.number, {}).get("metrics") or {}
         on_test = "".join(f", test {markup(name)} {number(value)}" for name, value in tested.items())
         lines.append(f"best: trial {best.number}, {scores}{on_test}")
+    better = finals_line(snapshot.lineage, snapshot.winner, snapshot.metric, snapshot.final)
+    lines += [] if better is None else [markup(better)]
     picture = ""
     if len(snapshot.lineage):
         svg = family_tree_svg(snapshot.lineage, snapshot.metric, winner=best.number if best else None)

@@ -74,6 +74,9 @@ class Snapshot:
     hours: float = 0.0
     data: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Snapshot of {self.name}: {self.standing}, {len(self.lineage)} trials>"
+
     @property
     def metric(self) -> Metric:
         """The metric that ranks."""

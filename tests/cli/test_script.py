@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nas
 from flows.cli.script import COMMANDS
 from tests.support.commands import ROOT, environment, run, trials
 
@@ -107,6 +108,7 @@ def test_the_script_lists_its_commands(here: Path, script: Path) -> None:
     assert re.findall(r"^  (\w+)  +\w", usage.out, re.MULTILINE) == list(COMMANDS)
     assert all(callable(importlib.import_module(f"flows.{name}").main) for name in COMMANDS)
     assert page.out.startswith("usage: heirloom gc [GROUP=CHOICE ...]")
+    assert run(here, line="heirloom --version", **changes).out == f"heirloom {nas.__version__}\n"
     assert unknown.status == 2
     assert unknown.complaint.startswith("unknown command 'serach': must be one of search, report,")
     assert unknown.complaint.endswith("; did you mean search?")

@@ -14,9 +14,10 @@ from nas import load
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.search.definition import TWO_STAGE
 from nas.views.plot import plot_scores
 from nas.views.table import lineage_table
-from tests.support.sample_searches import evolved, one_shot, trial, write_search
+from tests.support.sample_searches import BEGAN, evolved, one_shot, trial, write_search
 
 
 @pytest.fixture
@@ -124,6 +125,50 @@ def test_plot_needs_matplotlib(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(ConfigurationError, match=r'plot: needs Matplotlib.*pip install "heirloom-nas\[notebook\]"'):
         load("one", str(root)).plot()
+
+
+def test_last_is_the_search_with_the_newest_activity(root: Path, tmp_path: Path) -> None:
+    """``load("last")`` reads the search with the newest heartbeat; broken folders beside it do not matter."""
+    write_search(root, "newer", evolved(5), active=BEGAN + 60)
+    write_search(root, "older", evolved(5), active=BEGAN - 60)
+    (root / "broken").mkdir()
+    (root / "broken" / "search.json").write_text("{")
+
+    assert load("last", str(root)).name == "newer"
+    with pytest.raises(SearchNotFoundError, match=r"name=last: .* It holds no search"):
+        load("last", str(tmp_path / "empty"))
+
+
+def test_texts_are_short(root: Path) -> None:
+    """Printing a trial, a lineage or a snapshot is one line."""
+    results = load("one", str(root))
+    assert results.best is not None
+    printed = [repr(results.best), repr(results.lineage), repr(results.snapshot), repr(evolved(24)[1])]
+
+    assert all(len(text) < 200 and "\n" not in text for text in printed), printed
+    assert re.fullmatch(
+        rf"<Trial {results.best.number} \(final\) COMPLETE, accuracy 0\.\d+, parents \d+.*, point \{{.*\}}>", printed[0]
+    )
+    long = trial(3, score=0.5, point={f"layer_{n}": [n] * 100 for n in range(500)}, error="line\n" * 1000)
+    assert len(repr(long)) < 400
+
+
+@pytest.mark.parametrize(("final", "better"), [(0.4, 0), (0.9, None)])
+def test_a_better_trial_in_hand_is_told(tmp_path: Path, final: float, better: int | None) -> None:
+    """A full score above that of the best final is an attribute, and is in the text and the notebook."""
+    saved = next(t.checkpoint for t in evolved(24) if t.checkpoint is not None)
+    whole = {"epochs_share": 1.0, "scale_share": 1.0}
+    found = [
+        trial(0, score=0.5, checkpoint=saved, cost=whole),
+        trial(1, parents=(0,), score=final, stage="final", index=0, checkpoint=saved, cost=whole),
+    ]
+    write_search(tmp_path, "s", found, identity={"policy": TWO_STAGE.to_json()})
+    results = load("s", str(tmp_path))
+    told = None if results.better_in_hand is None else results.better_in_hand.number
+
+    assert (results.best and results.best.number, told) == (1, better)
+    assert ("better in hand: trial 0" in repr(results)) == (better is not None)
+    assert ("better in hand: trial 0 (search), full" in results._repr_html_()) == (better is not None)
 
 
 def test_unknown_names_are_refused(root: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from nas.callbacks.callback_list import CallbackList
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
+from nas.core.policy import Policy
 from nas.core.ranking import Export, Ranking
 from nas.core.redaction import public_line, remove_passwords
 from nas.core.tracebacks import text_of
@@ -296,7 +297,7 @@ class SearchPipeline:
         trials, starts = self.records.load()
         self._trials = trials
         plan = self.prepared.plan
-        check_init = self._init_check(observe)
+        check_init, check_weights = self._init_check(observe), _weights_check(observe)
         shown: set[str] = set()
 
         def observe_all(event: Event) -> None:
@@ -311,6 +312,7 @@ class SearchPipeline:
             _call(calls, event, self._trials)
             if isinstance(event, Finished):
                 check_init(event.trial)
+                check_weights(event.trial)
                 for text in event.trial.inheritance.get("warnings", ()):
                     kind = text.partition(":")[0]
                     if kind not in shown:
@@ -498,6 +500,26 @@ class SearchPipeline:
             tests,
             newest_best(self.records),
         )
+
+
+def _weights_check(observe: Callable[[Event], None]) -> Callable[[Trial], None]:
+    """Returns a function that reports the first finished trial without weights for its children."""
+    is_told = False
+
+    def check(trial: Trial) -> None:
+        nonlocal is_told
+        shares = Policy.SHARE_PARAMS in trial.policies and Policy.SKIP_TRAIN not in trial.policies
+        if is_told or not shares or trial.state != State.COMPLETE or trial.checkpoint is not None:
+            return
+        is_told = True
+        observe(
+            Notice(
+                f"trial {trial.number} saved no weights: children can't inherit from it, and it is exported without "
+                "them. Call run.save(network) in train"
+            )
+        )
+
+    return check
 
 
 def _call(calls: CallbackList, event: Event, trials: Sequence[Trial]) -> None:

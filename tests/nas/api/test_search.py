@@ -22,7 +22,7 @@ from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
-from tests.support.problems import InOrderTuner, PlainProblem
+from tests.support.problems import InOrderTuner, PlainProblem, ScoreProblem
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
@@ -293,3 +293,22 @@ def test_a_problem_that_can_never_work_ends_early(how: str, works_at: int, n_tri
         run_search(Spec.of(Failing, how=how, works_at=works_at), tuner=RandomTuner, root=root, name="s", budget=16)
 
     assert sum(trial.is_finished for trial in load("s", root).lineage) == n_trials
+
+
+@pytest.mark.parametrize(("saves", "n_lines"), [(True, 0), (False, 1)])
+def test_a_trial_that_saves_no_weights_is_told_once(
+    saves: bool, n_lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If a problem that inherits saves nothing, the first such trial is a line with the remedy."""
+    run_search(
+        Spec.of(ScoreProblem, saves=saves),
+        tuner=EvolutionTuner,
+        root=f"memory://unsaved-{uuid4().hex}",
+        budget=4,
+        finalists=1,
+    )
+
+    lines = [record.message for record in caplog.records if "saved no weights" in record.message]
+    assert len(lines) == n_lines
+    assert all(line.startswith("trial 0 saved no weights: children can't inherit") for line in lines)
+    assert all(line.endswith("Call run.save(network) in train") for line in lines)

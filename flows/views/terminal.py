@@ -212,6 +212,10 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
     }
 
 
+_NAMES = {"not_copied": "not copied whole (sliced, morphed or new)"}
+"""Names of parts for people. Sliced tensors may have inherited all their elements."""
+
+
 def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> None:
     """Prints fields, cost, inheritance, ancestors, reports and logs of a trial."""
     record = trial_record(snapshot, trial, logs)
@@ -223,7 +227,7 @@ def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> No
         text = ", ".join(map(str, value)) if name == "children" else cell(name, value)
         show_line(f"  {name:{width}}  {text}")
     _print_parts("cost", trial.cost)
-    _print_parts("inheritance", trial.inheritance)
+    _print_parts("inheritance", {_NAMES.get(name, name): value for name, value in trial.inheritance.items()})
     _print_ancestors(snapshot, trial)
     if trial.curve:
         show("\nreports\n")

@@ -79,7 +79,7 @@ def test_table(root: Path) -> None:
         "random-2",
     ]
     assert searches.splitlines()[1].split(" ", 1)[1].split() == [
-        *("0", "0.9500", "0.9400", "3", "0.1", "50", "%", "finished", "evolution")
+        *("0", "0.9500", "0.9400", "3", "6", "min", "00", "s", "50", "%", "finished", "evolution")
     ]
     assert groups.splitlines()[1].split()[:5] == ["evolution", "3", "0.9600", "±", "0.025"]
     assert "validation: evolution minus random: 0.0400 ±" in tests

@@ -420,3 +420,14 @@ def test_several_objectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     line = "front (search): 2 trials (0, 1), hypervolume 1.1 to accuracy 0.7 (the worst seen), flops 9 (given)"
     assert line in printed.splitlines()
+
+
+def test_sliced_tensors_are_not_called_not_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tensors that are sliced may have inherited everything, so the report lists them as not copied whole."""
+    parts = {"share": 1.0, "n_copied": 1, "n_sliced": 1, "not_copied": {"0.weight": "sliced: (4, 8) of (8, 8)"}}
+    write_search(tmp_path, "s", [trial(0, score=0.5, inherited=1.0, donor=None, inheritance=parts)])
+    assert asked(tmp_path, "name=s", "trial=0") == 0
+
+    shown = capsys.readouterr().out
+    assert "not copied whole (sliced, morphed or new)\n    0.weight: sliced: (4, 8) of (8, 8)\n" in shown
+    assert "not_copied" not in shown

@@ -27,7 +27,7 @@ MARKED = re.compile(
 )
 COMMAND = re.compile(r"(?:python -m flows\.|(?<![\w/.])heirloom )(?!heirloom )([a-z]+)\b([^\n`|]*)")
 WITH_HYDRA = {path.stem for path in (ROOT / "conf").glob("*.yaml")}
-N_RUN = 8
+N_RUN = 9
 
 
 @dataclass(frozen=True)

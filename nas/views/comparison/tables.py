@@ -10,7 +10,7 @@ from nas.core.metric import Metric
 from nas.views.comparison.groups import SCORES, Group, Pair, groups_of, pairs_of, tested_group
 from nas.views.comparison.intervals import TEST, Mean
 from nas.views.comparison.searches import ComparedSearch, shared_metric
-from nas.views.formatting import as_json, cell, count, number, score
+from nas.views.formatting import as_json, cell, count, duration, number, score
 from nas.views.trial_summary import SHARED
 
 
@@ -123,7 +123,7 @@ def search_texts(comparison: Comparison) -> dict[str, list[str]]:
         f"validation {name}": [_score(search.validation) + SHARED * search.is_shared for _, search in rows],
         f"test {name}": [_score(search.test) for _, search in rows],
         "trials": [f"{len(search.snapshot.lineage):,}" for _, search in rows],
-        "hours": [number(search.hours, 3) for _, search in rows],
+        "time": [duration(3600 * search.hours) for _, search in rows],
         "inherited": [cell("inherited", search.inherited) for _, search in rows],
         "standing": [search.snapshot.standing for _, search in rows],
         "group": [group.label for group, _ in rows],
@@ -140,7 +140,7 @@ def group_texts(comparison: Comparison) -> dict[str, list[str]]:
         f"validation {name}": [mean_text(mean) for mean in means["validation"]],
         f"test {name}": [mean_text(mean) for mean in means["test"]],
         "trials": ["" if mean is None else number(mean.value, 3) for mean in means["trials"]],
-        "hours": ["" if mean is None else number(mean.value, 3) for mean in means["hours"]],
+        "time": ["" if mean is None else duration(3600 * mean.value) for mean in means["hours"]],
         "inherited": ["" if mean is None else cell("inherited", mean.value) for mean in means["inherited"]],
     }
 

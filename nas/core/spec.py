@@ -83,7 +83,8 @@ class Spec:
                 raise ConfigurationError(f"{_group_of(class_)}{unfit}, as its default is ({text})") from error
             if isinstance(error, HeirloomError) or not self.target.startswith("nas."):
                 raise
-            given = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
+            group = _group_of(class_)
+            given = ", ".join(f"{group}{name}={_shown(value)}" for name, value in self.arguments.items())
             raise ConfigurationError(
                 f"{self.target}: {given}: must have the types of its arguments ({type(error).__name__}: {error}). "
                 "Compare them with its docstring"

@@ -237,7 +237,10 @@ def test_only_errors_of_values_are_mistakes(
 def test_options_are_not_shown() -> None:
     """The error about an argument's type repeats no value of a mapping, at any depth."""
     arguments = {"table": "t", "metrics": {"a": {}}, "options": {"key": "SECRET"}, "parameters": [{"key": "SECRET"}, 1]}
-    shown = r"table='t', metrics=\{\.\.\.\}, options=\{\.\.\.\}, parameters=\[\{\.\.\.\}, 1\], known=3"
+    shown = (
+        r"problem.table='t', problem.metrics=\{\.\.\.\}, problem.options=\{\.\.\.\}, "
+        r"problem.parameters=\[\{\.\.\.\}, 1\], problem.known=3"
+    )
     with pytest.raises(ConfigurationError, match=shown) as caught:
         Spec("nas.problems.tabular.TabularProblem", {**arguments, "known": 3}).build()
 

@@ -31,11 +31,12 @@ ALPHAS = (
     *("budget.trials=4", "finalists=1", "max_attempts=2"),
 )
 """Supernet epochs that train alphas and suggest cells."""
-ONE_SHOT = {
-    **{tuner: (f"+tuner={tuner}", *SHARED) for tuner in ("rsps", "spos", "enas")},
-    **{tuner: (f"+tuner={tuner}", *ALPHAS) for tuner in ("darts", "gdas", "drnas", "darts_pt")},
-}
-"""Each tuner that shares weights; those of proxies are in test_proxies_on_workers.py."""
+ONE_SHOT = {"enas": ("+tuner=enas", *SHARED), "darts_pt": ("+tuner=darts_pt", *ALPHAS)}
+"""The two with most state of those that share weights: an LSTM, and cells that are chosen at an epoch's end.
+
+tests/test_contracts.py resumes a search of every tuner after 0, 1, half and all but one of its results, and
+tests/nas/problems/test_alpha_epoch.py an interrupted epoch of every method. test_proxies_on_workers.py has proxies.
+"""
 
 
 def table(search: Path) -> list[dict[str, Any]]:

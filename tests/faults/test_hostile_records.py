@@ -273,9 +273,9 @@ def test_anything_is_read_or_refused(search: HostileSearch, data: st.DataObject)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @given(data=st.data())
-@settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_anything_is_read_or_refused_at_length(search: HostileSearch, data: st.DataObject) -> None:
-    """The same with eighty times as many examples."""
+    """The same with thirty times as many examples."""
     fuzz(search, data)
 
 

@@ -112,11 +112,11 @@ def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
     data, search, multirun, report, shared, tried = told_by_commands(RAFIKI, tmp_path / "here")
 
     assert data == ""
-    assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 18 trials \(18 COMPLETE\)$", search, re.MULTILINE)
+    assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 10 trials \(10 COMPLETE\)$", search, re.MULTILINE)
     swept = re.findall(r"-(\w+)-problem\.file-\w+\.py: (\d+) trials", multirun)
     assert swept == [("Linear", "4"), ("Net", "6")]
     assert report.count("rafiki-auto-") == 3
-    assert re.search(r"^search rafiki-enas-[0-9a-f]{8}-Shared: 32 trials \(32 COMPLETE\)$", shared, re.MULTILINE)
+    assert re.search(r"^search rafiki-enas-[0-9a-f]{8}-Shared: 14 trials \(14 COMPLETE\)$", shared, re.MULTILINE)
     assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
 
 
@@ -157,7 +157,7 @@ def test_large_networks_start_from_small_ones(tmp_path: Path) -> None:
     small, large = told_by_commands(SMALL, tmp_path / "here", CIFAR10=str(files[0]))
 
     for name, printed in (("small", small), ("large", large)):
-        assert re.search(rf"^search {name}: 5 trials \(5 COMPLETE\)$", printed, re.MULTILINE), printed
+        assert re.search(rf"^search {name}: 4 trials \(4 COMPLETE\)$", printed, re.MULTILINE), printed
     lineage = Records(open_root(str(tmp_path / "here" / "heirloom" / "large"))).load()[0]
     assert lineage[0].inherited == 1.0
     assert str(lineage[0].donor).startswith("weights-")
@@ -335,8 +335,9 @@ def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
 @pytest.mark.parametrize("number", [0, 1], ids=["dotted-path", "config-dir"])
 def test_the_readmes_commands_search(installed: Installed, number: int) -> None:
     """Outside the checkout, the command evolves the user's problem in worker processes and exports a winner."""
-    done = installed.run(commands(installed.folder / "README.md")[number])
-    name = re.search(r"^search (my-\S+): 18 trials \(18 COMPLETE\)$", done.stdout, re.MULTILINE)
+    done = installed.run(commands(installed.folder / "README.md")[number] + " budget.trials=9" * number)
+    n_trials = (18, 11)[number]
+    name = re.search(rf"^search (my-\S+): {n_trials} trials \({n_trials} COMPLETE\)$", done.stdout, re.MULTILINE)
 
     assert done.returncode == 0, done.stderr
     assert name is not None, done.stdout

@@ -383,6 +383,7 @@ def test_a_root_that_cannot_be_written_is_refused(here: Path, disk: Callable[[st
     assert everything(here) == everything(root) == []
 
 
+@pytest.mark.slow
 def test_a_root_that_no_folder_can_be_made_in_is_refused(here: Path) -> None:
     """A root in which the system makes no folders is a mistake; the line has a remedy."""
     done = run(here, *DEBUG, "storage.root=/proc/heirloom")

@@ -400,7 +400,7 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
 def test_a_cancel_in_prefect_ends_the_search(server: Server, command: Command, how: str) -> None:
     """``prefect flow-run cancel``, or the state set by the API, ends the search within 15 s with its records."""
     name = f"cancelled-{len(how)}"
-    process = command.start(*CHAINS, "problem.seconds=6", "slots=2", "budget.trials=100", f"name={name}")
+    process = command.start(*CHAINS, "problem.seconds=12", "slots=2", "budget.trials=100", f"name={name}")
     # so long that the cancel comes amid the third and fourth trial
     command.wait_for_trials(name, 2)
     (flow_run,) = server.flow_runs(name)

@@ -121,6 +121,7 @@ def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_networks_grow(tmp_path: Path) -> None:
     """The README's commands: morphisms keep the function, children are near their parents, searches pass weights on."""
     grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here")
@@ -149,6 +150,7 @@ def test_networks_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_large_networks_start_from_small_ones(tmp_path: Path) -> None:
     """Another search's best point is the first trial, with all weights of its file."""
     data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve() / "cifar10"

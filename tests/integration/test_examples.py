@@ -1,4 +1,4 @@
-"""The examples run as documented, from a checkout and from an installed wheel."""
+"""The examples run as documented, from a checkout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import sysconfig
-import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ import torch
 from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from tests.support.commands import bash_blocks
 from tests.support.squad_file import write_squad
 
 ROOT = Path(__file__).parents[2]
@@ -32,35 +30,10 @@ SUPERNET = ROOT / "examples" / "10_your_own_supernet"
 ELASTIC = ROOT / "examples" / "11_elastic_language_model"
 GA_SQUAD = ROOT / "examples" / "13_ga_squad"
 
-PREDICT = """
-import json, sys
-from importlib.abc import MetaPathFinder
-
-class Refusal(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("nas", "flows", "conf"):
-            raise ImportError(name)
-
-sys.meta_path.insert(0, Refusal())
-import torch
-from sklearn.datasets import load_breast_cancer
-
-program = torch.export.load(sys.argv[1]).module()
-inputs = torch.tensor(load_breast_cancer().data[:64], dtype=torch.float32)
-outputs = {n: program(inputs[:n]) for n in (1, 7, 64)}
-for n, output in outputs.items():
-    torch.testing.assert_close(output, outputs[64][:n], rtol=1e-4, atol=1e-4)
-print(json.dumps({"shapes": [list(o.shape) for o in outputs.values()], "dtype": str(outputs[64].dtype)}))
-"""
-
 
 def environment(**changes: str) -> dict[str, str]:
     dropped = ("PREFECT", "PYTHONPATH", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | changes
-
-
-def commands(readme: Path) -> list[str]:
-    return re.findall(r"^```bash\n(.*?)\n```$", readme.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_a_problem_takes_at_most_forty_lines() -> None:
@@ -68,9 +41,9 @@ def test_a_problem_takes_at_most_forty_lines() -> None:
     assert len((BRING / "my_problem.py").read_text().splitlines()) <= 40
 
 
-def test_the_readme_says_both_commands() -> None:
+def test_the_readme_says_both_bash_blocks() -> None:
     """The README shows one command with a dotted path, and one with the user's yaml files."""
-    assert commands(BRING / "README.md") == [
+    assert bash_blocks(BRING / "README.md") == [
         "python -m flows.search +tuner=evolution problem._target_=my_problem.MyProblem problem.width=64",
         "python -m flows.search --config-dir my_conf problem=my_problem +tuner=my_tuner",
     ]
@@ -235,7 +208,7 @@ def test_ga_squad_runs_under_nni(tmp_path: Path) -> None:
     for name, value in (("maxTrialNum", 5), ("population_size", 3), ("trialConcurrency", 1)):
         config = re.sub(rf"{name}: \d+", f"{name}: {value}", config)
     (here / "config.yml").write_text(config)
-    (command,) = commands(GA_SQUAD / "README.md")
+    (command,) = bash_blocks(GA_SQUAD / "README.md")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [*command.split(), "runner=debug"],
@@ -259,7 +232,7 @@ def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
     shutil.copytree(example, here, ignore=shutil.ignore_patterns(*made))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     told = []
-    for block in commands(example / "README.md"):
+    for block in bash_blocks(example / "README.md"):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
             cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT), **variables), capture_output=True, text=True,
@@ -267,106 +240,3 @@ def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
         assert done.returncode == 0, done.stderr
         told.append(done.stdout)
     return told
-
-
-@dataclass(frozen=True)
-class Installed:
-    """An environment with the wheel and its dependencies, and a copy of the folder, outside the checkout."""
-
-    wheel: Path
-    python: Path
-    folder: Path
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a shell command in the copied folder, with the environment's ``python``."""
-        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
-        cache = str(self.folder.parent / "cache")
-        return subprocess.run(
-            ["bash", "-c", command],
-            cwd=self.folder,
-            env=environment(PATH=path, HEIRLOOM_CACHE=cache),
-            capture_output=True,
-            text=True,
-        )
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    tmp = tmp_path_factory.mktemp("installed")
-    source = tmp / "source"  # a copy, as building leaves files behind
-    source.mkdir()
-    for name in ("nas", "flows", "conf"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp, source], check=True)
-    (wheel,) = tmp.glob("heirloom_nas-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp / "venv"], check=True)
-    python = tmp / "venv" / "bin" / "python"
-    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
-    # The dependencies are those of the present environment; its editable Heirloom needs a .pth that only it reads.
-    (site,) = (tmp / "venv" / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    folder = tmp / "mine"
-    shutil.copytree(BRING, folder, ignore=shutil.ignore_patterns("__pycache__", "heirloom"))
-    return Installed(wheel, python, folder)
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_the_configuration(installed: Installed) -> None:
-    """The wheel has every yaml of conf/ and the page's parts, but no tests and examples."""
-    names = set(zipfile.ZipFile(installed.wheel).namelist())
-    data = {p for package in ("conf", "flows", "nas") for p in (ROOT / package).rglob("*") if p.is_file()}
-    wanted = {str(path.relative_to(ROOT)) for path in data if path.suffix not in (".pyc", "")}
-
-    assert wanted <= names
-    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"conf", "flows", "nas"}
-
-
-@pytest.mark.slow
-def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
-    """nas, flows and conf are imported from the new environment, not from the checkout."""
-    done = installed.run("python -c 'import nas, flows, conf; print(nas.__file__, flows.__file__, conf.__file__)'")
-
-    assert [str(ROOT) in path for path in done.stdout.split()] == [False] * 3, done.stderr
-    assert all(path.startswith(str(installed.python.parents[1])) for path in done.stdout.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1], ids=["dotted-path", "config-dir"])
-def test_the_readmes_commands_search(installed: Installed, number: int) -> None:
-    """Outside the checkout, the command evolves the user's problem in worker processes and exports a winner."""
-    done = installed.run(commands(installed.folder / "README.md")[number] + " budget.trials=9" * number)
-    n_trials = (18, 11)[number]
-    name = re.search(rf"^search (my-\S+): {n_trials} trials \({n_trials} COMPLETE\)$", done.stdout, re.MULTILINE)
-
-    assert done.returncode == 0, done.stderr
-    assert name is not None, done.stdout
-    assert name[1].startswith(("my-evolution-", "my-my-")[number])
-    folder = installed.folder / "heirloom" / name[1]
-    identity = json.loads((folder / "search.json").read_text())["identity"]
-    assert identity["problem"] == {"target": "my_problem.MyProblem", "arguments": {"width": 64}}
-    assert re.search(r"^inherited: \d+ trials took", done.stdout, re.MULTILINE)
-    pids = {json.loads(path.read_text())["pid"] for path in (folder / "trials").glob("*.start-1.json")}
-    session = json.loads((folder / "sessions" / "0001.json").read_text())
-    assert session["pid"] not in pids
-
-    best = json.loads((folder / "best-0001.json").read_text())
-    program = folder / best["export"] / "program.pt2"
-    predicted = subprocess.run(
-        [sys.executable, "-I", "-c", PREDICT, program], cwd=installed.folder.parent, capture_output=True, text=True
-    )
-    assert predicted.returncode == 0, predicted.stderr
-    assert json.loads(predicted.stdout) == {"shapes": [[1, 2], [7, 2], [64, 2]], "dtype": "torch.float32"}
-
-    said = [
-        subprocess.run(
-            [sys.executable, "-I", WINNER / program, folder / best["export"]],
-            cwd=installed.folder.parent, capture_output=True, text=True, check=True,
-        ).stdout
-        for program in ("program.py", "onnx_model.py", "weights.py")
-    ]  # fmt: skip
-    assert re.fullmatch(r"(-?\d+\.\d{3} -?\d+\.\d{3}\n){5}", said[0])
-    for other in said[1:]:
-        assert [float(x) for x in other.split()] == pytest.approx([float(x) for x in said[0].split()], abs=0.0021)

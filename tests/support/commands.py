@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -60,6 +61,11 @@ def environment(**changes: str) -> dict[str, str]:
     if "PREFECT_API_URL" in changes and SERVER_AUTH in ours:
         ours["PREFECT_API_AUTH_STRING"] = ours[SERVER_AUTH]
     return ours | {"PYTHONPATH": path, "PATH": python, "PYTHONWARNINGS": "default"} | changes
+
+
+def bash_blocks(page: Path) -> list[str]:
+    """Returns the blocks of shell commands of a page."""
+    return re.findall(r"^```bash\n(.*?)\n```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 class Command:

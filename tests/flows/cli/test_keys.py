@@ -9,26 +9,32 @@ from typing import Any
 
 import pytest
 
-from flows import final, gc, report, search, verify
+from flows import compare, doctor, export, final, gc, report, search, verify
 from flows.cli.command import Invocation, run_command
 from flows.cli.options import CONF, options_of
 from flows.cli.overrides import Arguments, unknown_key
 from flows.engine.runner import Engine
 
 COMMANDS: dict[str, Callable[[Invocation], int]] = {
+    "compare": compare.compare,
+    "doctor": doctor.doctor,
+    "export": export.export,
     "final": lambda invocation: _with_engine(final.final, invocation),
     "gc": gc.gc,
     "report": report.report,
     "search": lambda invocation: _with_engine(search.search, invocation),
     "verify": verify.verify,
 }
-"""The bodies of all commands that have a configuration."""
+"""The bodies of all commands that have a configuration, but ``ui``, which serves until it is stopped."""
 TARGET = "tests.support.problems.ScoreProblem"
 OWN = ("name=s", f"problem._target_={TARGET}")
 DEBUG = ("runner=debug", "finalists=1", "device=cpu", "threads=1")
 RUNS = {
     "search": [("+tuner=random", *OWN, *DEBUG, "budget.trials=1")],
     "final": [(*OWN, *DEBUG)],
+    "compare": [("names=s", "format=json"), ("under=heirloom", "format=json")],
+    "doctor": [()],
+    "export": [("name=s", "out=winner")],
     "gc": [("name=s", "keep=best:1")],
     "report": [("name=s", "format=json")],
     "verify": [("name=s",)],
@@ -78,7 +84,7 @@ def test_each_key_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         unread[command] = keys_of(command) - read
 
     assert unread == {command: set() for command in COMMANDS}
-    assert {path.stem for path in CONF.glob("*.yaml")} == COMMANDS.keys()
+    assert {path.stem for path in CONF.glob("*.yaml")} == {*COMMANDS, "ui"}
 
 
 @pytest.mark.parametrize("tuner", ["tuner=screened", "+tuner=supernet"])

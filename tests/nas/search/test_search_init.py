@@ -316,7 +316,9 @@ def test_weights_that_do_not_fit_are_reported(
 
     run_session(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
 
-    assert [event.text for event in events if isinstance(event, Notice)] == (first is not None) * [
+    texts = [event.text for event in events if isinstance(event, Notice)]
+
+    assert [text for text in texts if "saved no weights" not in text] == (first is not None) * [
         f"init.weights ({init.file}): trial {first} inherited no parameter (weight: no donor has this "
         "name). Check that they are weights of the same kind of network"
     ]

@@ -110,9 +110,9 @@ def _readable(root: BlobStore, now: float) -> Iterator[ComparedSearch]:
 
     Unreadable ones are left out with a warning.
     """
-    from flows.views.searches import find_searches
     from nas.search.imported_weights import WeightsFileProblem
     from nas.views.comparison.searches import read_compared
+    from nas.views.searches import find_searches
 
     imports = f"{WeightsFileProblem.__module__}.{WeightsFileProblem.__name__}"
     for search in find_searches(root, now, complain):

@@ -106,8 +106,9 @@ def _found_name(root: BlobStore, name: str) -> str:
     Raises:
         ConfigurationError: there is no such search, or it exists only in its process.
     """
-    from flows.views.searches import LAST, find_search
+    from flows.views.searches import find_search
     from nas.core.errors import CorruptError
+    from nas.views.searches import LAST
 
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; verify a folder")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
+from nas.core.errors import ConfigurationError, SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.names import check_name
@@ -17,7 +16,8 @@ from nas.core.validation import closest_names
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.views.finals_line import better_trial
-from nas.views.snapshot import Snapshot, last_session, read_snapshot
+from nas.views.searches import LAST, find_searches
+from nas.views.snapshot import Snapshot, read_snapshot
 from nas.views.trial_summary import SHARED
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nas.storage.blobs import BlobStore
-
-
-LAST = "last"
-"""The name that stands for the search with the newest activity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,34 +160,11 @@ def load(name: str, root: str = "heirloom", *, options: Mapping[str, Any] | None
         CorruptError: a record can't be read.
     """
     folder = open_root(root, options)
-    if name == LAST and (newest := _newest(folder)) is not None:
-        name = newest
+    if name == LAST and (found := find_searches(folder, time.time(), lambda line: None)):
+        return Results.read(found[0].files)
     files = folder.subfolder(check_name(name))
     if Records(files).header() is None:
-        names = _names(folder)
+        names = [search.name for search in find_searches(folder, time.time(), lambda line: None)]
         there = f"Choose {closest_names(name, names, 5)}" if names else "It holds no search. Choose another root"
         raise SearchNotFoundError(f"name={name}: must be a search under {folder.url}. {there}")
     return Results.read(files)
-
-
-def _names(folder: BlobStore) -> list[str]:
-    """Returns the names of the searches under a root."""
-    return [name for name in folder.names() if _records(folder, name) is not None]
-
-
-def _records(folder: BlobStore, name: str) -> Records | None:
-    """Returns the records of a search, or None if they can't be read."""
-    with suppress(HeirloomError):
-        records = Records(folder.subfolder(check_name(name)))
-        return None if records.header() is None else records
-    return None
-
-
-def _newest(folder: BlobStore) -> str | None:
-    """Returns the search with the newest heartbeat, or None if there is no search."""
-    active: dict[str, float] = {}
-    for name in folder.names():
-        if (records := _records(folder, name)) is not None:
-            session = last_session(records, time.time())
-            active[name] = 0.0 if session is None else session.heartbeat
-    return min(active, key=lambda name: (-active[name], name), default=None)

@@ -20,11 +20,11 @@ import pytest
 
 from flows.cli.command import run_command
 from flows.report import report
-from flows.views.searches import find_searches
 from nas.core.metric import Metric
 from nas.core.trial import State
 from nas.search.lease import SearchLease
 from nas.storage.open import open_root
+from nas.views.searches import find_searches
 from nas.views.snapshot import read_snapshot
 from tests.support.commands import Done, environment, run
 from tests.support.record_files import write_record

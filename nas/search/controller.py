@@ -580,7 +580,8 @@ class SearchController:
             self._stateful.add_result(trial)
             self._allow_ask()
         self._observe(Finished(trial))
-        if (message := self._failures.add(trial, before=self._first_uncounted(trial.stage))) is not None:
+        before, unfinished = self._first_uncounted(trial.stage), self._unfinished()
+        if (message := self._failures.add(trial, before=before, unfinished=unfinished)) is not None:
             self._interrupt()
             raise SearchFailedError(message)
 
@@ -600,8 +601,11 @@ class SearchController:
         if stage == self._proposals.stage:
             first = self._proposals.first_pending()
             return n_trials if first is None else first
-        unfinished = (*self._waiting, *self._slots.running.values())
-        return min((number for number in unfinished if self.trials[number].stage == stage), default=n_trials)
+        return min((number for number in self._unfinished() if self.trials[number].stage == stage), default=n_trials)
+
+    def _unfinished(self) -> list[int]:
+        """Returns the numbers of trials that wait or run."""
+        return [n for n in (*self._waiting, *self._slots.running.values()) if not self.trials[n].is_finished]
 
     def _allow_ask(self) -> None:
         """Lets a stateful tuner be asked again after WAIT, without a new result."""

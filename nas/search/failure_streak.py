@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 
 from nas.core.trial import Reason, State, Trial
 
@@ -24,7 +26,7 @@ class FailureStreak:
 
     Args:
         max_failures: The number of failures in a row that ends the search. None: 8, or 3 with the same error if no
-            trial has worked.
+            trial has worked and none before them still runs.
         has_worked: Whether a trial of an earlier session has a result.
     """
 
@@ -34,13 +36,16 @@ class FailureStreak:
         self._failed: list[Trial] = []
         self._uncounted: list[Trial] = []
 
-    def add(self, trial: Trial, *, before: int) -> str | None:
+    def add(self, trial: Trial, *, before: int, unfinished: Iterable[int] = ()) -> str | None:
         """Adds a result, and returns a message if the limit is reached.
 
         Args:
             trial: The finished trial.
             before: Results are counted, in order, up to this trial number. Later ones wait for the next call.
+            unfinished: Numbers of trials without a result. One below a failure may still work, so equal failures after
+                it don't suffice.
         """
+        first_unfinished = min(unfinished, default=math.inf)
         self._uncounted.append(trial)
         due = sorted((t for t in self._uncounted if t.number < before), key=lambda t: t.number)
         self._uncounted = [t for t in self._uncounted if t.number >= before]
@@ -51,17 +56,19 @@ class FailureStreak:
                 self._failed, self._max_equal = [], None
                 continue
             self._failed.append(finished)
-            if (message := self._message()) is not None:
+            if (message := self._message(first_unfinished)) is not None:
                 return message
         return None
 
-    def _message(self) -> str | None:
+    def _message(self, first_unfinished: float) -> str | None:
         """Returns the message if there are too many failures."""
         last, n = self._failed[-1], len(self._failed)
         error = (
             f"trial {last.number}: {last.reason}: {_last_line(last).removesuffix('.')}. {_REMEDY.format(last.number)}"
         )
-        if n == self._max_equal and len(set(map(_kind, self._failed))) == 1 and last.reason in _OF_CODE:
+        are_first = all(trial.number < first_unfinished for trial in self._failed)
+        are_equal = len(set(map(_kind, self._failed))) == 1 and last.reason in _OF_CODE
+        if self._max_equal is not None and n >= self._max_equal and are_first and are_equal:
             return f"the first {n} trials failed with the same error. The last, {error}"
         if n >= self._max_failures:
             return f"{n} trials failed in a row (max_failures={self._max_failures}). The last, {error}"

@@ -494,6 +494,21 @@ class TestFailures:
             make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
         assert len(by_number(records)) == 3
 
+    @pytest.mark.parametrize("works", [True, False])
+    def test_equal_first_failures_wait_for_an_earlier_trial(self, records: Records, works: bool) -> None:
+        """While trial 0 still trains, three equal failures don't end the search; if it fails too, they do."""
+        ends = {number: [FAILED] for number in range(1 if works else 0, 5)}
+        newest_first = ScriptedExecutor(records, 2, ends=ends, pick=lambda running: -1 if running[-1].number < 5 else 0)
+        controller = make_controller(records, newest_first, ListTuner(*[()] * 6), settings=up_to(6))
+
+        if works:
+            controller.search(SEARCH)
+        else:
+            with pytest.raises(SearchFailedError, match="the first 5 trials failed with the same error"):
+                controller.search(SEARCH)
+
+        assert newest_first.order[:4] == [1, 2, 3, 4]
+
     def test_success_in_between_resets_the_count(self, records: Records) -> None:
         """Failures with a success in between do not end the search."""
         executor = ScriptedExecutor(records, ends={number: [FAILED] for number in (0, 1, 3, 4, 6, 7)})

@@ -17,6 +17,7 @@ from nas.inheritance.rules import Rules
 from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.pixels import Images
 from nas.training.epochs import resumed_epochs
+from nas.training.memory import keep_freed_memory
 from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
 
@@ -86,6 +87,7 @@ def fit(
     and the augmentation of images depend only on ``run.seed``. The last images of an epoch that do not fill a batch are
     left out. The training resumes from an earlier attempt, and saves resume points except after the last epoch.
     """
+    keep_freed_memory()
     n_batches = recipe.n_batches(len(images))
     n_epochs = math.ceil(n_steps / n_batches)
     batch_size = min(recipe.batch_size, len(images))

@@ -92,6 +92,7 @@ def run_search(
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
+        opened.pipeline.prepared.problem.check_runner(kind)
         if kind == "processes":
             check_sent(search.problem, search.slots, files)
         with _observed(opened.pipeline, progress) as observe:

@@ -20,7 +20,7 @@ from nas.core.tracebacks import error_line, frames_of, raise_ctrl_c, traceback_o
 from nas.core.trial import Trial
 from nas.executors.controller_channel import raise_if_stopped
 from nas.executors.events import ExtraResult, StopKind
-from nas.training.messages import Assignment
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.runtime import TrialRuntime
 
 if TYPE_CHECKING:
@@ -168,6 +168,14 @@ def _end_with_parent() -> None:
         threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
+def _limit_gpu_memory(spec: RuntimeSpec) -> None:
+    """Lets torch take at most the trial's share of a GPU's memory, if trials share it."""
+    if spec.device == "cuda" and spec.gpus_per_trial < 1:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(spec.gpus_per_trial)
+
+
 def _buffer_lines() -> None:
     """Makes Python and C code write their output line by line."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -194,7 +202,9 @@ def worker_main(connection: Connection, main: dict[str, Any]) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         spawn.prepare(main)  # runs the driver's script, which may hold the problem's class
-        runtime = TrialRuntime(connection.recv())
+        spec = connection.recv()
+        _limit_gpu_memory(spec)
+        runtime = TrialRuntime(spec)
     except BaseException as error:
         described = error if isinstance(error, HeirloomError) else (error_line(error), frames_of(error))
         connection.send(("build_failed", described))

@@ -25,6 +25,7 @@ class DigitsProblem(ImageProblem):
         split_seed: The seed of the split: 60 % training, 20 % validation, 20 % test, the same shares in each class.
         objectives: ``accuracy`` and others of ``ImageProblem.OBJECTIVES``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
+        lanes: Cheap trials that train at once as one stack of networks, for ``runner=threads`` on a GPU.
     """
 
     space = ParameterSpace(
@@ -52,11 +53,13 @@ class DigitsProblem(ImageProblem):
         split_seed: int = 0,
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
+        lanes: int = 1,
     ) -> None:
         check_seed("problem.split_seed", split_seed, n_bits=32)  # as in scikit-learn
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
+        self.choose_lanes(lanes)
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns 1,077 training images and 360 validation images."""

@@ -76,6 +76,8 @@ class FashionMnistProblem(ImageProblem):
             exports are float32.
         objectives: ``accuracy`` and others of ``ImageProblem.OBJECTIVES``; None: accuracy alone.
         rules: Inheritance rules by name (`nas.inheritance.rules`); None: the defaults.
+        lanes: For blocks: cheap trials that train at once as one stack of networks, for ``runner=threads`` on a GPU;
+            None: 1.
 
     Raises:
         ConfigurationError: a file does not exist or its host does not respond. Or a number is out of range, or an
@@ -102,13 +104,15 @@ class FashionMnistProblem(ImageProblem):
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
         rules: Mapping[str, Any] | None = None,
+        lanes: int | None = None,
     ) -> None:
         is_graph = check_choice("problem.space", space, SPACES) == "graphs"
         n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
         check_seed("problem.split_seed", split_seed)
         check_int("problem.n_epochs", n_epochs, 1)
         of_graphs = {"max_flops": max_flops, "max_activations": max_activations, "flip": flip}
-        other = {"n_search_images": n_search_images} if is_graph else of_graphs
+        of_blocks = {"n_search_images": n_search_images, "lanes": lanes}
+        other = of_blocks if is_graph else of_graphs
         for name, value in other.items():
             if value is not None:
                 its = "blocks" if is_graph else "graphs"
@@ -127,6 +131,7 @@ class FashionMnistProblem(ImageProblem):
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
+        self.choose_lanes(1 if lanes is None else lanes)
         if is_graph:
             self.space = image_graphs(self.image_shape, max_flops, max_activations)
             self.policies = self.policies - {Policy.DOWNSCALE}

@@ -180,7 +180,7 @@ class Search:
         self, problem: Problem, tuner: Tuner, plan: PolicyPlan, limits: Mapping[str, float]
     ) -> dict[str, Any]:
         identity: dict[str, Any] = {
-            "problem": self.problem.to_json(without=problem.data_arguments),
+            "problem": self.problem.to_json(without=problem.data_arguments | problem.speed_arguments),
             "space": problem.space.to_json(),
             "tuner": self.tuner.to_json(without=tuner.data_arguments),
             "policy": plan.to_json(),

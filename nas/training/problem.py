@@ -106,6 +106,11 @@ class Problem(RecordsArguments, ABC):
     """Those of ``data_arguments`` that name one file, whose content must not change during a search."""
     optional_data_files: ClassVar[frozenset[str]] = frozenset()
     """Those of ``data_files`` without which the problem trains on other data, such as bundled data."""
+    speed_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Constructor arguments that, like ``slots``, decide only how fast trials run.
+
+    They are not part of a search's identity.
+    """
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Arguments that are code or its path.
 
@@ -138,6 +143,14 @@ class Problem(RecordsArguments, ABC):
         if defined >= _HAS_NETWORK:
             defined |= {Ability.STATIC_METRICS, Ability.MEASURE}
         return frozenset(defined)
+
+    def check_runner(self, runner: str) -> None:
+        """Checks that the trials can run on a runner, such as ``processes``; by default on any.
+
+        Raises:
+            ConfigurationError: they can't.
+        """
+        return
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Trains ``run.point`` and returns its validation scores. A problem defines this or ``train_many``."""

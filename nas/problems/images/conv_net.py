@@ -16,7 +16,7 @@ from torch.nn import functional
 from nas.core.point import Point
 from nas.problems.images.pixels import N_CLASSES
 
-_GROUP = 4  # channels of a group in group-norm; a fixed size, so that a wider child keeps its parent's groups
+GROUP = 4  # channels of a group in group-norm; a fixed size, so that a wider child keeps its parent's groups
 
 
 class ConvNet(nn.Module):
@@ -84,4 +84,4 @@ class ResidualUnit(nn.Module):
 
 
 def _norm(kind: str, width: int) -> nn.BatchNorm2d | nn.GroupNorm:
-    return nn.BatchNorm2d(width) if kind == "batch" else nn.GroupNorm(width // _GROUP, width)
+    return nn.BatchNorm2d(width) if kind == "batch" else nn.GroupNorm(width // GROUP, width)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.core.point import Point
@@ -22,6 +22,7 @@ from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
 
 _SCORED_AT_ONCE = 500  # images
+MOMENTUM = 0.9
 _WARM_UP = 0.2  # share of the steps in which the learning rate rises: inherited weights survive the start
 
 
@@ -52,7 +53,7 @@ def optimizer_of(network: nn.Module, point: Point) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         network.parameters(),
         lr=point["learning_rate"],
-        momentum=0.9,
+        momentum=MOMENTUM,
         nesterov=True,
         weight_decay=point.get("weight_decay", 5e-4),
     )
@@ -80,7 +81,7 @@ class Start:
 
 def fit(
     network: nn.Module, images: Images, recipe: Recipe, *, n_steps: int, run: TrialRun, start: Start
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Trains the network in place. Yields the number of each finished epoch, from 1.
 
     The last one may be a part of an epoch. After inheritance, the rules decide on warm-up and frozen weights. The order
@@ -90,7 +91,6 @@ def fit(
     keep_freed_memory()
     n_batches = recipe.n_batches(len(images))
     n_epochs = math.ceil(n_steps / n_batches)
-    batch_size = min(recipe.batch_size, len(images))
     shuffling = torch.Generator().manual_seed(run.seed)
     rounding = precision_of(recipe.precision, run.device)
     optimizer = start.optimizer
@@ -99,8 +99,8 @@ def fit(
         network.train()
         if start.report is not None:
             set_frozen(network, start.report, start.rules, epoch - 1)
-        order = torch.randperm(len(images), generator=shuffling)[: n_batches * batch_size].to(run.device)
-        for batch in order.view(n_batches, batch_size)[: n_steps - (epoch - 1) * n_batches]:
+        batches = one_epochs_batches(len(images), recipe, shuffling).to(run.device)
+        for batch in batches[: n_steps - (epoch - 1) * n_batches]:
             pixels, labels = images.pixels[batch], images.labels[batch]
             if recipe.augmentation is not None:
                 pixels = recipe.augmentation.apply(pixels, shuffling)
@@ -112,6 +112,13 @@ def fit(
             optimizer.step()
             schedule.step()
         yield epoch
+
+
+def one_epochs_batches(n_images: int, recipe: Recipe, shuffling: torch.Generator) -> Tensor:
+    """Returns the indices of an epoch's images in a random order: ``(batches, images of a batch)``."""
+    n_batches, batch_size = recipe.n_batches(n_images), min(recipe.batch_size, n_images)
+    order = torch.randperm(n_images, generator=shuffling)[: n_batches * batch_size]
+    return order.view(n_batches, batch_size)
 
 
 def one_cycle(step: int, n_steps: int) -> float:

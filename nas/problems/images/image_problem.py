@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from nas.core.errors import TrialStopped
+from nas.core.errors import ConfigurationError, TrialStopped
 from nas.core.metric import Metric, choose_metrics
 from nas.core.point import Point
 from nas.core.policy import Policy
+from nas.core.validation import check_int
 from nas.inheritance.rules import Rules
 from nas.problems.images.conv_net import ConvNet
 from nas.problems.images.fit import Recipe, Start, fit, optimizer_of, score
 from nas.problems.images.graph_recipes import ImageGraph
+from nas.problems.images.largest_net import LargestConvNet
 from nas.problems.images.pixels import Images
+from nas.problems.images.stack import NetworkStack
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
+from nas.spaces.parameters.space import ParameterSpace
 from nas.training.epochs import save_for_children
-from nas.training.problem import PROXY_ABILITIES, Problem
+from nas.training.problem import LATENCY, PROXY_ABILITIES, Problem
 from nas.training.trial_run import TrialRun
+
+MAX_LANES = 1024
+_LOCK = threading.Lock()
+"""Held while data is loaded, or a stack is made, for all threads of a process."""
 
 
 class ImageProblem(Problem):
@@ -51,9 +61,12 @@ class ImageProblem(Problem):
     policies = frozenset(
         {Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL, Policy.DOWNSCALE}
     )
+    speed_arguments: ClassVar[frozenset[str]] = frozenset({"lanes"})
     recipe: Recipe
     rules: Rules = Rules()
     """The rules of inheritance."""
+    lanes: int = 1
+    """The cheap trials that a process trains at once, if its space has blocks."""
     pixel_mean: float
     pixel_std: float
     image_shape: tuple[int, int, int]
@@ -67,6 +80,20 @@ class ImageProblem(Problem):
     def load_test(self) -> Images:
         """Returns the held-out test images."""
 
+    def choose_lanes(self, lanes: int) -> None:
+        """Sets the number of cheap trials that a process trains at once (`nas.problems.images.stack`).
+
+        Raises:
+            ConfigurationError: it is not positive, or the rules of inheritance need a training of their own.
+        """
+        self.lanes = check_int("problem.lanes", lanes, 1, MAX_LANES)
+        rules = {"optimizer": ("fresh", self.rules.optimizer), "freeze_epochs": (0, self.rules.freeze_epochs)}
+        if lanes > 1 and LATENCY in {metric.name for metric in self.metrics}:
+            raise ConfigurationError(f"problem.objectives: must not have {LATENCY} with problem.lanes={lanes}")
+        for name, (needed, given) in rules.items():
+            if lanes > 1 and given != needed:
+                raise ConfigurationError(f"problem.rules.{name}={given}: must be {needed} with problem.lanes={lanes}")
+
     def choose_objectives(self, names: Sequence[str] | None) -> None:
         """Sets the metrics, in this order; None: accuracy alone.
 
@@ -75,10 +102,27 @@ class ImageProblem(Problem):
         """
         self.metrics = choose_metrics(names, self.OBJECTIVES, ["accuracy"])
 
+    def check_runner(self, runner: str) -> None:
+        """Checks that trials share a process if they share a stack.
+
+        Raises:
+            ConfigurationError: they don't.
+        """
+        if self.lanes > 1 and runner != "threads":
+            raise ConfigurationError(
+                f"problem.lanes={self.lanes}: must be 1 with runner={runner}, whose trials can't train together. "
+                "Choose runner=threads"
+            )
+
     @cached_property
     def data(self) -> tuple[Images, Images]:
         """The training and validation images, loaded at first use and kept for later trials."""
         return self.load_train()
+
+    @cached_property
+    def _stacks(self) -> dict[tuple[int, int], NetworkStack]:
+        """The stacks by halves of widths and number of images."""
+        return {}
 
     def build(self, point: Point, n_halves: int = 2) -> nn.Module:
         """Returns the network of this point, newly initialized with torch's global generator.
@@ -105,12 +149,22 @@ class ImageProblem(Problem):
         images = self.data[0][:64]
         return images.pixels, images.labels
 
+    def measure(self, point: Point, device: str) -> Mapping[str, float]:
+        """Returns the latency, but nothing with several lanes: neighbors would disturb the clock."""
+        return super().measure(point, device) if self.lanes == 1 else {}
+
+    def close(self) -> None:
+        """Ends the threads of stacks."""
+        for stack in self._stacks.values():
+            stack.close()
+
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point under its policies.
 
         A network with outputs that are not finite scores NaN and fails.
         """
-        train, validation = self.data
+        with _LOCK:
+            train, validation = self.data
         n_downscaled = min(self.recipe.n_train_downscaled or len(train), len(train))
         train = train[: run.scale(images=len(train), downscaled=n_downscaled)].to(run.device)
         validation = run.subset(validation, quick=self.recipe.n_validation_quick).to(run.device)
@@ -127,15 +181,38 @@ class ImageProblem(Problem):
         """Trains the network, saves it, and returns its validation scores. Each epoch is reported."""
         train, validation = data
         scores = self._scores(network, validation) if n_steps == 0 else {}
-        for epoch in fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start):
-            scores = self._scores(network, validation)
-            try:
-                run.report(epoch, **scores)
-            except TrialStopped:
-                save_for_children(run, network, start.optimizer, self.rules)
-                raise
+        with closing(self._fit(run, network, train, n_steps, start)) as epochs:
+            for epoch in epochs:
+                scores = self._scores(network, validation)
+                try:
+                    run.report(epoch, **scores)
+                except TrialStopped:
+                    save_for_children(run, network, start.optimizer, self.rules)
+                    raise
         save_for_children(run, network, start.optimizer, self.rules)
         return scores
+
+    def _fit(
+        self, run: TrialRun, network: nn.Module, train: Images, n_steps: int, start: Start
+    ) -> Generator[int, None, None]:
+        """Trains the network; that of a cheap trial in a stack if there are ``lanes``."""
+        is_cheap = run.fidelity is not None or bool(run.policies & {Policy.EARLY_STOP, Policy.DOWNSCALE})
+        if self.lanes == 1 or not is_cheap:
+            return fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start)
+        return self._stack_of(run, train).fit(network, n_steps=n_steps, run=run, start=start)
+
+    def _stack_of(self, run: TrialRun, train: Images) -> NetworkStack:
+        """Returns the stack of trials with as many images and halves of widths."""
+        n_halves = run.scale(halves_of_width=2, downscaled=1)
+        with _LOCK:
+            if (key := (n_halves, len(train))) not in self._stacks:
+                assert isinstance(self.space, ParameterSpace)
+                largest = LargestConvNet(
+                    self.space, n_inputs=self.image_shape[0], n_halves=n_halves,
+                    pixel_mean=self.pixel_mean, pixel_std=self.pixel_std,
+                )  # fmt: skip
+                self._stacks[key] = NetworkStack(largest.to(run.device), train, self.recipe, self.lanes)
+            return self._stacks[key]
 
     def _scores(self, network: nn.Module, validation: Images) -> dict[str, float]:
         return {"accuracy": score(network, validation, self.recipe.precision)}

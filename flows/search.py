@@ -66,6 +66,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
         finalists=finalists,
         retention=retention,
         gpus_per_trial=machine.gpus_per_trial,
+        threads_help=machine.runner == "processes" and machine.device == "cpu",
         export=read_export(invocation.values),
         log_dir=log_dir,
     )

@@ -53,6 +53,7 @@ class Cifar10Problem(ImageProblem):
     """
 
     policies = ImageProblem.policies - {Policy.DOWNSCALE}
+    shortens_finals = True
     pixel_mean = 120.71
     pixel_std = 64.15
     image_shape = _SHAPE

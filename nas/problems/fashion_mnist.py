@@ -84,6 +84,7 @@ class FashionMnistProblem(ImageProblem):
             argument belongs to the other space.
     """
 
+    shortens_finals = True
     pixel_mean = 72.94
     pixel_std = 90.02
     image_shape = (1, 28, 28)

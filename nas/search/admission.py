@@ -104,7 +104,9 @@ def check_suggested(trials: Iterable[Trial], space: Space | None, records: Recor
                     raise CorruptError(f"it suggests {short_repr(str(error))}") from error
 
 
-def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], seed: int) -> Trial:
+def retrain(
+    parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], seed: int, fidelity: float | None = None
+) -> Trial:
     """Returns the trial that retrains a parent's point in a later stage.
 
     It inherits the parent's weights if the stage is warm.
@@ -115,11 +117,12 @@ def retrain(parent: Trial, stage: Stage, index: int, trials: Sequence[Trial], se
         index: The trial's number in that stage.
         trials: All trials of the search, by number.
         seed: The search's seed.
+        fidelity: The share of a full training; None: all of it.
     """
     donors = (parent.number,) if stage.warm else ()
     reason = f"{stage.name} of {parent.number}"
     proposal = Proposal(point=parent.point, parents=(parent.number,), donors=donors, reason=reason)
-    proposal = replace(proposal, proxies=parent.proposal.proxies)
+    proposal = replace(proposal, proxies=parent.proposal.proxies, fidelity=fidelity)
     return _new_trial(proposal, stage, index, trials, seed)
 
 

@@ -398,12 +398,18 @@ class SearchController:
             while (finalist := self._next_final(stage, remaining)) is not None:
                 remaining.remove(finalist)
                 index = sum(t.stage == stage.name and t.is_counted for t in self.trials)
-                self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed))
+                share = self._enforcer.share_that_fits(stage, finalist, n_slots)
+                self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed, share))
             self._submit_ready(stage, n_slots)
             if self._slots.n_active:
                 self._handle(self._next_event(stage))
             elif (len(self.trials), len(self._waiting)) == before:  # else a submitted one failed at once
                 return not remaining and not any(True for _ in self._waiting_in(stage))
+
+    def n_finals_that_fit(self, stage: Stage, finalists: Sequence[Trial]) -> int:
+        """Returns how many of the finalists get a full training; one is trained in any case."""
+        n_full = self._enforcer.n_full(stage, finalists[0]) if finalists else None
+        return len(finalists) if n_full is None else min(len(finalists), n_full)
 
     def _slots_per_trial(self, n_trials: int | None, n_remaining: int) -> int:
         """Returns the number of slots whose torch threads each trial of a later stage gets."""

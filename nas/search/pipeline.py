@@ -81,6 +81,7 @@ class SearchPipeline:
             session, ``final`` in a new search.
         log_dir: The local folder of loggers, which has a folder for each search.
         more_epochs: Goes on with the training of a trial, instead of training finalists.
+        threads_help: Whether a final with the torch threads of idle slots takes less time, as on a CPU.
 
     Attributes:
         ended_by_tuner: Whether ``run`` ended the search stage because the tuner had no more proposals.
@@ -98,6 +99,7 @@ class SearchPipeline:
         export: Export | None = None,
         log_dir: str = LOG_DIR,
         more_epochs: MoreEpochs | None = None,
+        threads_help: bool = False,
     ) -> None:
         check_int("finalists", finalists, 1)
         if export is not None:
@@ -115,6 +117,7 @@ class SearchPipeline:
         self.retention = retention or Retention()
         self.more_epochs = more_epochs
         self._gpus_per_trial = gpus_per_trial
+        self._threads_help = threads_help
         self.log_dir = os.path.abspath(log_dir)
         self.ended_by_tuner = False
         self._trials: Sequence[Trial] = ()  # of the session that runs
@@ -223,6 +226,8 @@ class SearchPipeline:
             n_left=lambda: self.ranking.n_trials_left(trials()),
             has_selection=True,
             gpus_per_trial=self._gpus_per_trial,
+            shortens=self.prepared.problem.shortens_finals,
+            threads_help=self._threads_help,
         )
 
     def _jobs_are_used_up(self, trials: Sequence[Trial]) -> bool:
@@ -405,6 +410,9 @@ class SearchPipeline:
             n_trials = self.ranking.n_finalists_of(controller.trials, stage)
             controller.train_finalists(stage, [], n_trials=n_trials)  # the unfinished ones of earlier sessions
             while chosen := self.ranking.next_finalists(controller.trials, stage):
+                n_that_fit = controller.n_finals_that_fit(stage, chosen)
+                if n_that_fit < len(chosen):
+                    chosen, n_trials = chosen[:n_that_fit], n_that_fit
                 if not controller.train_finalists(stage, chosen, n_trials=n_trials):
                     break
 

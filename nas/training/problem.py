@@ -95,6 +95,8 @@ class Problem(RecordsArguments, ABC):
     space: Space
     scores_optional: bool = False
     """Whether a trial with ``Trial.returned`` may be COMPLETE without the declared metrics."""
+    shortens_finals: ClassVar[bool] = False
+    """Whether finals train for a share of their epochs, as fidelity, if hours are short."""
     is_apart: ClassVar[bool] = False
     """Whether its trials run in processes of their own and can't end the driver's."""
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})

@@ -460,6 +460,86 @@ def test_a_final_that_the_ratio_cannot_fit_is_not_begun(declared: float | None) 
     assert (n_stopped == 0 and n_skipped > 0) if declared else n_stopped > 0
 
 
+class ShortenedProblem(PaperProblem):
+    """Its finals train for a share of their epochs if the hours do not hold all."""
+
+    shortens_finals = True
+
+    def simulate(self, trial: Trial) -> Simulation:
+        full = super().simulate(trial)
+        if (share := trial.proposal.fidelity) is None:
+            return full
+        return replace(full, seconds=share * full.seconds, shares={"epochs_share": share})
+
+
+def shortened(hours: float, **options: Any) -> Paper:
+    """Returns a search whose trials take a minute, and whose finals take ten minutes in full."""
+    problem = Spec.of(ShortenedProblem, seconds=60.0, ratio=10.0, declared=10.0)
+    return Paper(problem, Budget(hours=hours), PLANS["two_stage"], **options)
+
+
+def test_a_final_is_shortened_to_the_time_left() -> None:
+    """With nine minutes, one of two finals trains for as long as is left; its record has the share."""
+    paper = shortened(0.15)
+    summary = paper.run()
+
+    final, *others = [t for t in summary.lineage if t.stage == "final"]
+    assert (final.state, others) == (State.COMPLETE, [])
+    assert 0.4 < (final.proposal.fidelity or 0.0) < 0.8
+    assert summary.winner is not None
+    assert summary.winner.number == final.number
+    assert 0.13 <= paper.hours <= 0.15
+    assert not paper.noted
+
+
+def test_finals_with_enough_time_are_full() -> None:
+    """With an hour both finals train in full."""
+    finals = [t for t in shortened(1.0).run().lineage if t.stage == "final"]
+
+    assert [t.proposal.fidelity for t in finals[:2]] == [None, None]
+
+
+def test_fewer_finals_come_before_shorter_ones() -> None:
+    """Half an hour holds two of four finals, which are full."""
+    finals = [t for t in shortened(0.5, finalists=4).run().lineage if t.stage == "final"]
+
+    assert [t.proposal.fidelity for t in finals[:2]] == [None, None]
+    assert all((t.proposal.fidelity or 1.0) < 1.0 for t in finals[2:])
+
+
+def test_an_interrupted_short_final_runs_as_recorded() -> None:
+    """The share is in the proposal, so a later session trains the same."""
+    paper = shortened(0.15)
+    with pytest.raises(SearchInterruptedError):
+        paper.run(stop_after=2)
+    summary = paper.run()
+    again = paper.run()
+
+    finals = [t for t in summary.lineage if t.stage == "final"]
+    assert [t.proposal for t in again.lineage if t.stage == "final"] == [t.proposal for t in finals]
+    assert paper.hours <= 0.15
+    assert summary.winner is not None
+    assert summary.winner.stage == "final"
+
+
+@pytest.mark.slow
+def test_short_searches_end_with_a_final() -> None:
+    """Of forty random searches with finals of known length all keep their hours and train a final."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        ratio = rng.uniform(5.0, 50.0)
+        problem = Spec.of(
+            ShortenedProblem, seconds=20.0, spread=rng.choice([0.0, 0.2, 0.4]), ratio=ratio, declared=ratio
+        )
+        hours = rng.uniform(0.1, 0.5)
+        paper = Paper(problem, Budget(hours=hours), PLANS["two_stage"], slots=rng.randint(1, 4))
+        summary = paper.run()
+
+        assert paper.hours <= 1.02 * hours, seed
+        assert summary.winner is not None, seed
+        assert (summary.winner.stage, summary.winner.state) == ("final", State.COMPLETE), seed
+
+
 class TwoPoints(PaperProblem):
     """The better of its two points takes eleven times as long."""
 

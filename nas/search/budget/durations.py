@@ -143,6 +143,12 @@ class DurationEstimator:
             ratio = cost_ratio(searched, stage)
         return None if ratio is None else _scaled_s(searched, ratio)
 
+    def full_s(self, trial: Trial, stage: Stage) -> float | None:
+        """Returns the estimated duration of a full training in a later stage, or None if unknown."""
+        searched = self._searched.get(trial.number)
+        ratio = None if searched is None else cost_ratio(searched, stage)
+        return None if searched is None or ratio is None else _scaled_s(searched, ratio)
+
     def need_s(self, stage: Stage, kind: Kind | None = None, *, is_usual: bool) -> float | None:
         """Returns the duration for which a trial of the stage needs time, or None if unknown.
 

@@ -133,6 +133,16 @@ class BudgetEnforcer:
             spent = replace(spent, wall_s=spent.wall_s + self._ask_s)
         return self._planner.closed_by(stage, spent, parent, kind=kind) is None
 
+    def share_that_fits(self, stage: Stage, parent: Trial, n_slots: int) -> float | None:
+        """Returns the share of a full training that fits; None: all of it."""
+        if self._planner.is_unlimited:
+            return None
+        return self._planner.share_that_fits(stage, self._spent(), parent, n_slots)
+
+    def n_full(self, stage: Stage, parent: Trial) -> int | None:
+        """Returns the number of full trainings that fit, at least 1; None: it does not matter."""
+        return None if self._planner.is_unlimited else self._planner.n_full(stage, self._spent(), parent)
+
     def next_check_s(self, stage: Stage) -> float | None:
         """Returns the time of the next check, on the executor's clock, or None."""
         if self._planner.is_unlimited:

@@ -40,6 +40,10 @@ GRACE_SHARE, GRACE_MAX_SHARE = 0.01, 0.1
 The share is of the hours or of a slot's part of the GPU-hours, whichever is shorter. The reserve for it is at most
 GRACE_MAX_SHARE of the hours.
 """
+THREADS_GAIN = 0.8
+"""The gain of a final from the threads of each further slot; measured: 0.9."""
+LEAST_FINAL = 3.0
+"""The shortest time for a shortened final, as a multiple of the shortest search trial."""
 RECOUNT = 1.05
 """The growth of the number of trials after which finalists are counted again, which is slow."""
 _ROUNDING_S = 1e-6
@@ -76,6 +80,8 @@ class StagePlanner:
         n_left: Returns the number of trials left to train, by name of the later stage.
         has_selection: Whether tests and an export follow the last stage.
         gpus_per_trial: GPUs of each trial. It divides all GPU time, so that plans count the seconds of trials.
+        shortens: Whether finals are shortened to the hours left, if GPU-hours are not limited.
+        threads_help: Whether a final with the torch threads of idle slots takes less time.
 
     Attributes:
         grace_s: Time between the stop and the kill of a trial. It ends before the reserve for tests and export.
@@ -90,6 +96,8 @@ class StagePlanner:
         n_left: Callable[[], Mapping[str, int]] = dict,
         has_selection: bool = False,
         gpus_per_trial: float = 1.0,
+        shortens: bool = False,
+        threads_help: bool = False,
     ) -> None:
         self.estimator = DurationEstimator(plan)
         self._plan = plan
@@ -97,6 +105,8 @@ class StagePlanner:
         self._stops = budget.stops_trials
         self._final_share = budget.final_share
         self._gpus_per_trial = gpus_per_trial
+        self._shortens = shortens and budget.hours is not None and budget.gpu_hours is None
+        self._threads_help = threads_help
         self._total_s: dict[Bound, float] = {}
         if budget.hours is not None:
             self._total_s["hours"] = 3600.0 * budget.hours
@@ -187,9 +197,39 @@ class StagePlanner:
         else:
             own_s = None if parent is None else self.estimator.estimated_s(parent, stage)
             known_s = own_s or self.estimator.need_s(stage, kind, is_usual=False)
+        known_s = self._shortened_s(stage, known_s)
         if known_s is not None and self._is_search(stage):
             return known_s
         return known_s or self.estimator.shortest_s(self._plan.search) or 0.0
+
+    def share_that_fits(self, stage: Stage, spent: Usage, parent: Trial, n_slots: int = 1) -> float | None:
+        """Returns the share of a full training of a parent's point for which there is time.
+
+        None: all of it, or trainings are not shortened. ``n_slots``: the slots whose threads the training has.
+        """
+        full_s = self.estimator.full_s(parent, stage) if self._shortens else None
+        if full_s is None:
+            return None
+        full_s *= MARGIN / (1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1)
+        left_s = self._left_s(stage, spent, "hours")
+        return None if full_s <= left_s else left_s / full_s
+
+    def n_full(self, stage: Stage, spent: Usage, parent: Trial) -> int | None:
+        """Returns the number of full trainings that fit, at least 1; None: it does not matter."""
+        full_s = self.estimator.full_s(parent, stage) if self._shortens else None
+        if full_s is None:
+            return None
+        left_s = self._left_s(stage, spent, "hours")
+        return max(1, int(left_s / (MARGIN * full_s)) * self._slots)
+
+    def _shortest_s(self, stage: Stage) -> float | None:
+        """Returns the shortest duration of a trial of a stage, or None if unknown."""
+        return self._shortened_s(stage, self.estimator.shortest_s(stage))
+
+    def _shortened_s(self, stage: Stage, seconds: float | None) -> float | None:
+        if seconds is None or not self._shortens or self._is_search(stage):
+            return seconds
+        return min(seconds, LEAST_FINAL * (self.estimator.shortest_s(self._plan.search) or math.inf))
 
     def left_s(self, stage: Stage, spent: Usage) -> float:
         """Returns the seconds until the stage's running trials must have ended; may be negative."""
@@ -212,7 +252,7 @@ class StagePlanner:
         """
         for stage in self._after(current):
             fits = all(stage in self._feasible(current, spent, bound) for bound in self._total_s)
-            least_s = self.estimator.shortest_s(stage)
+            least_s = self._shortest_s(stage)
             if not fits and least_s is not None and not self.estimator.has_seen(stage):
                 yield stage, least_s
 
@@ -242,13 +282,13 @@ class StagePlanner:
         """Returns the reserve for the stages after this one."""
         later = self._feasible(stage, spent, bound)
         if not self._is_search(stage) and not self.estimator.has_seen(stage):  # it must start before they can
-            return math.fsum(self.estimator.shortest_s(other) or 0.0 for other in later)
+            return math.fsum(self._shortest_s(other) or 0.0 for other in later)
         share_s = math.fsum(self._share_s(other, bound) for other in later)
         estimated_s = math.fsum(self._estimated_s(other, bound) for other in later)
         if self._is_search(stage):
             one_each_s = math.fsum(MARGIN * (self.estimator.usual_s(other) or 0.0) for other in later)
             most_s = MAX_LATER_SHARE * self._total_s[bound] - self._spent_later[bound]
-            estimated_s = min(estimated_s, max(most_s, one_each_s))
+            estimated_s = min(estimated_s, most_s if self._shortens else max(most_s, one_each_s))
         return share_s + estimated_s
 
     def _feasible(self, stage: Stage, spent: Usage, bound: Bound) -> list[Stage]:
@@ -256,9 +296,9 @@ class StagePlanner:
         found: list[Stage] = []
         left_s = self._before_selection(spent, bound) + _ROUNDING_S
         if not self._is_search(stage):
-            left_s -= self.estimator.shortest_s(stage) or 0.0
+            left_s -= self._shortest_s(stage) or 0.0
         for later in self._after(stage):
-            left_s -= self.estimator.shortest_s(later) or 0.0
+            left_s -= self._shortest_s(later) or 0.0
             if left_s < 0:
                 break
             found.append(later)

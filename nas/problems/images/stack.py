@@ -156,16 +156,15 @@ class NetworkStack:
             for _ in range(_STEPS_AT_ONCE):
                 self._step() if self._graph is None else self._graph.replay()
             self._wait_for_earlier_steps()
+            self._left = [max(left - _STEPS_AT_ONCE, 0) for left in self._left]
+            for lane in [lane for lane in self._epochs if not self._left[lane]]:
+                self._epochs.pop(lane).set_result(None)
+            if any(self._left):
+                self._owner.submit(self._advance)
         except BaseException as error:  # belongs to the trials, which wait for it
             self._left = [0] * len(self._left)
             for lane in list(self._epochs):
                 self._epochs.pop(lane).set_exception(error)
-            return
-        self._left = [max(left - _STEPS_AT_ONCE, 0) for left in self._left]
-        for lane in [lane for lane in self._epochs if not self._left[lane]]:
-            self._epochs.pop(lane).set_result(None)
-        if any(self._left):
-            self._owner.submit(self._advance)
 
     def _wait_for_earlier_steps(self) -> None:
         """Waits until only the newest steps are queued, so that joining trials start soon."""

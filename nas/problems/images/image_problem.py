@@ -196,7 +196,7 @@ class ImageProblem(Problem):
         self, run: TrialRun, network: nn.Module, train: Images, n_steps: int, start: Start
     ) -> Generator[int, None, None]:
         """Trains the network; that of a cheap trial in a stack if there are ``lanes``."""
-        is_cheap = run.fidelity is not None or bool(run.policies & {Policy.EARLY_STOP, Policy.DOWNSCALE})
+        is_cheap = bool(run.policies & {Policy.EARLY_STOP, Policy.DOWNSCALE})  # a final may have a fidelity too
         if self.lanes == 1 or not is_cheap:
             return fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start)
         return self._stack_of(run, train).fit(network, n_steps=n_steps, run=run, start=start)

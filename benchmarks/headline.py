@@ -1,22 +1,22 @@
 """Test accuracy of networks found in a given time: Fashion-MNIST, two cores.
 
-    $ python benchmarks/headline.py --data DIR                          # 20 minutes, 3 seeds, all arms: 4 hours
+    $ python benchmarks/headline.py --data DIR                          # 20 minutes, 3 seeds, all arms: 5 hours
+    $ python benchmarks/headline.py --data DIR --minutes 6 --seeds 0    # 0.1 hours: half an hour
     $ python benchmarks/headline.py --data DIR --minutes 60 --seeds 0   # the one-hour run of each arm
     $ python benchmarks/headline.py                                     # prints the results so far
 
 ``DIR`` holds the four files; ``--results`` names another csv file for your own runs. Each row of docs/headline.csv is
 one run of a command. Nothing else runs beside it, except what docs/benchmarks.md names.
 
-The arms are ``network_morphism``, ``random`` on the same space, and ``hand``. ``hand`` trains a single hand-made
-network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm. Its number
-of epochs is computed from a run of two epochs.
+The arms are the searches ``network_morphism``, ``random`` and ``screened`` on the same space, ``tpe`` and ``hand``.
+``tpe`` is the way of Optuna: its sampler and its median pruner on chains of blocks, trained by the same code. Each
+trial has a quarter of the epochs of ``hand``.
 
-Both searches have the options of their row:
+``hand`` trains a single hand-made network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128
+channels with batch-norm. Its number of epochs is computed from a run of two epochs.
 
-* One hour: two finals of 24 epochs.
-* Half an hour or less: one trial at a time on both cores, and one final, which continues its trial's weights.
-  Networks have at most half the FLOPs of the hand-made one, and in ``network_morphism`` no more activations. The
-  final's epochs are a share of those of the hand-made network. The share is 1/3 if trials inherit weights, else 4/5.
+The other searches have no options but their hours: they plan trials and finals. Rows with other options are of earlier
+versions.
 
 Machines differ in speed by a factor of seven. ``epoch_s`` is the time of an epoch of the hand-made network, in
 ``precision``. So arms are compared only within a seed, and only if machines of one kind ran all arms. If no such rows
@@ -52,18 +52,14 @@ FIELDS = (
     "validation", "test", "parameters", "line",
 )  # fmt: skip
 RESULTS = Path(__file__).parents[1] / "docs" / "headline.csv"
-ARMS = ("network_morphism", "random", "hand")
+ARMS = ("network_morphism", "random", "screened", "tpe", "hand")
 HAND = plain_cnn((1, 28, 28), 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
-SHORT_MINUTES = 30.0
-"""The greatest duration of a search with a single final."""
-SHORT_SHARES = {"network_morphism": 1 / 3, "random": 0.8}
-"""The epochs of a short search's final, as a share of the hand-made network's."""
-LONG_EPOCHS_PER_MINUTE = 0.4
-"""The epochs of each final of a longer search: 24 in an hour."""
+FULL_EPOCHS = 24
+"""The epochs of a full training in a search on graphs."""
+PRUNED_SHARE = 0.25
+"""The epochs of each trial of ``tpe``, as a share of the hand-made network's."""
 ALONE = ("slots=1", "threads=2")
-SHORT = ("policy=warm_final", "finalists=1", *ALONE, "problem.max_flops=20000000")
-SHORT_OF = {"network_morphism": (*SHORT, "problem.max_activations=250000"), "random": SHORT}
-"""The limit is the activations of the hand-made network; 0.5 % of the samples have more."""
+PRUNED = ("stopper=median", "policy=plain", "problem.space=blocks")
 SAME_KIND = 1.25
 """The greatest ratio of ``epoch_s`` within one kind of machine."""
 RESERVE = 0.97
@@ -89,22 +85,22 @@ class Task:
     machine: dict[str, str]
 
 
-def options_of(arm: str, minutes: float) -> tuple[str, ...]:
+def options_of(arm: str) -> tuple[str, ...]:
     """Returns the options of an arm's command."""
-    return SHORT_OF.get(arm, ()) if minutes <= SHORT_MINUTES else ()
+    return PRUNED if arm == "tpe" else ()
 
 
 def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
-    """Returns the epochs of the hand-made network or of a final."""
+    """Returns the epochs of a full training."""
+    if arm not in ("hand", "tpe"):
+        return FULL_EPOCHS
     n_epochs = 60 * minutes * RESERVE / epoch_s
-    if arm != "hand" and minutes > SHORT_MINUTES:
-        return round(LONG_EPOCHS_PER_MINUTE * minutes)
-    return max(1, int(n_epochs * SHORT_SHARES.get(arm, 1.0)))
+    return max(1, int(n_epochs * (PRUNED_SHARE if arm == "tpe" else 1.0)))
 
 
 def run_tuner(arm: str, data: Path, minutes: float, seed: int, root: str, n_epochs: int) -> None:
     """Runs the search of a tuner."""
-    given = (f"seed={seed}", f"problem.n_epochs={n_epochs}", *options_of(arm, minutes))
+    given = (f"seed={seed}", f"problem.n_epochs={n_epochs}", *options_of(arm))
     run(data, root, f"+tuner={arm}", f"budget.hours={minutes / 60}", *given)
 
 
@@ -159,7 +155,7 @@ def comparable(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequ
             one
             for one in rows
             if (one["arm"], float(one["minutes"]), int(one["seed"]), one["options"], int(one["epochs"]))
-            == (arm, minutes, seed, " ".join(options_of(arm, minutes)), epochs_of(arm, minutes, float(one["epoch_s"])))
+            == (arm, minutes, seed, " ".join(options_of(arm)), epochs_of(arm, minutes, float(one["epoch_s"])))
         ]
         for arm in arms
     ]
@@ -194,7 +190,7 @@ def row(task: Task) -> list[dict[str, object]]:
         best = newest_best(records)
         assert best is not None, "the search has no export"
         winner = trials[best["trial"]]
-        known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm, minutes))}
+        known = {"arm": arm, "minutes": minutes, "seed": seed, "options": " ".join(options_of(arm))}
         found = {
             **task.machine,
             "epochs": n_epochs,

@@ -489,7 +489,7 @@ def test_a_final_is_shortened_to_the_time_left() -> None:
     assert summary.winner is not None
     assert summary.winner.number == final.number
     assert 0.13 <= paper.hours <= 0.15
-    assert not paper.noted
+    assert [n.text.partition(":")[0] for n in paper.noted] == ["1 finalists were not trained"]
 
 
 def test_finals_with_enough_time_are_full() -> None:

@@ -40,8 +40,10 @@ GRACE_SHARE, GRACE_MAX_SHARE = 0.01, 0.1
 The share is of the hours or of a slot's part of the GPU-hours, whichever is shorter. The reserve for it is at most
 GRACE_MAX_SHARE of the hours.
 """
-THREADS_GAIN = 0.8
-"""The gain of a final from the threads of each further slot; measured: 0.9."""
+SHORT_MARGIN = 1.25
+"""The reserve of a shortened final, which is poor if it meets the deadline."""
+THREADS_GAIN = 0.6
+"""The gain of a final from the threads of each further slot; measured: 0.7 to 0.9."""
 LEAST_FINAL = 3.0
 """The shortest time for a shortened final, as a multiple of the shortest search trial."""
 RECOUNT = 1.05
@@ -210,9 +212,9 @@ class StagePlanner:
         full_s = self.estimator.full_s(parent, stage) if self._shortens else None
         if full_s is None:
             return None
-        full_s *= MARGIN / (1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1)
+        full_s /= 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1
         left_s = self._left_s(stage, spent, "hours")
-        return None if full_s <= left_s else left_s / full_s
+        return None if MARGIN * full_s <= left_s else left_s / (SHORT_MARGIN * full_s)
 
     def n_full(self, stage: Stage, spent: Usage, parent: Trial) -> int | None:
         """Returns the number of full trainings that fit, at least 1; None: it does not matter."""

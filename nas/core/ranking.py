@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from nas.core import pareto
 from nas.core.full_scores import has_full_score, trials_in_hand
@@ -18,6 +18,8 @@ from nas.core.trial import State, Trial
 
 Export = Literal["final", "best"]
 """Possible winners: trials of the last stage, or also better trials in hand."""
+WinnerKey: TypeAlias = tuple[bool, int, list[float], int]
+"""Whether a trial was cut short, minus its supernet epoch, its losses by metric, its number."""
 
 
 def competitors(
@@ -25,9 +27,9 @@ def competitors(
 ) -> list[Trial]:
     """Returns the trials that can become the winner, best first.
 
-    They are the COMPLETE trials of the last stage that has any. Without any, they are the trials of the last stage that
-    reached the deadline and saved weights. A trial ended by a stopper has a score, but cannot win. Subnets of the
-    newest supernet epoch come first.
+    They are the COMPLETE trials of the last stage that has any. Before them come better trials of later stages that
+    reached the deadline and saved weights. Without COMPLETE trials, those of the last stage compete. A trial ended by a
+    stopper has a score, but cannot win. Subnets of the newest supernet epoch come first.
 
     With ``export="best"``, the trials in hand of earlier stages that score better than all of these come before them
     (`nas.core.full_scores`).
@@ -62,20 +64,22 @@ def better_in_hand(trials: Sequence[Trial], final: Trial, metric: Metric) -> lis
 
 
 def _of_last_stage(given: Sequence[Trial], metrics: Sequence[Metric], stages: Sequence[str]) -> list[Trial]:
-    """Returns the possible winners of the last stage that has any, best first."""
+    """Returns the possible winners of the last stage with any, after better ones cut short."""
     epochs = supernet_epochs(given)
-    known = [(place, trial) for trial in given if (place := winner_key(trial, metrics, epochs)) is not None]
-    for is_stopped in (False, True):
-        for stage in reversed(stages):
-            in_stage = [entry for entry in known if entry[1].stage == stage and entry[0][0] == is_stopped]
-            if in_stage:
-                return [trial for _, trial in sorted(in_stage, key=lambda entry: entry[0])]
-    return []
+    known = [(key, trial) for trial in given if (key := winner_key(trial, metrics, epochs)) is not None]
+    known.sort(key=lambda entry: entry[0])
+    cut_short: list[tuple[WinnerKey, Trial]] = []
+    for stage in reversed(stages):
+        in_stage = [entry for entry in known if entry[1].stage == stage]
+        if complete := [entry for entry in in_stage if not entry[0][0]]:
+            best = complete[0][0]
+            better = [entry for entry in cut_short if entry[0][1] == best[1] and entry[0][2][0] < best[2][0]]
+            return [trial for _, trial in (*sorted(better, key=lambda entry: entry[0]), *complete)]
+        cut_short += in_stage
+    return [trial for _, trial in cut_short if trial.stage == cut_short[0][1].stage]
 
 
-def winner_key(
-    trial: Trial, metrics: Sequence[Metric], epochs: Container[int] = frozenset()
-) -> tuple[bool, int, list[float], int] | None:
+def winner_key(trial: Trial, metrics: Sequence[Metric], epochs: Container[int] = frozenset()) -> WinnerKey | None:
     """Returns the sort key of a possible winner within its stage, or None for other trials.
 
     The first metric decides. The others decide between equal trials, so that none of them is better than the winner.

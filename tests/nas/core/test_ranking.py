@@ -46,18 +46,21 @@ def test_competitors_are_of_the_last_stage_with_a_score() -> None:
     assert ranked() == []
 
 
-def test_a_final_that_met_the_deadline_comes_after_complete_trials() -> None:
-    """A final that was stopped by the hours wins only if no trial of any stage is COMPLETE, and only with weights."""
+def test_a_final_that_met_the_deadline_wins_if_it_is_better() -> None:
+    """A final cut short by the hours wins only with weights, without a COMPLETE final, and by a better score."""
     weights = Checkpoint(manifest=Reference("manifests/000001-aa.json", 9, f"blake3:{0:064x}"), packs=())
     overdue = [
-        replace(trial(n, 0.9, stage=stage, state=State.STOPPED), reason=Reason.DEADLINE, checkpoint=weights)
-        for n, stage in ((1, "final"), (2, "search"))
+        replace(trial(n, score, stage=stage, state=State.STOPPED), reason=Reason.DEADLINE, checkpoint=weights)
+        for n, score, stage in ((1, 0.9, "final"), (2, 0.9, "search"), (6, 0.95, "final"))
     ]
     bare = replace(overdue[0], number=3, checkpoint=None)
 
-    assert ranked(*overdue, bare, trial(4, 0.1)) == [4]
+    assert ranked(*overdue, bare, trial(4, 0.1)) == [6, 1, 4]
+    assert ranked(*overdue, bare, trial(4, 0.92)) == [6, 4]
+    assert ranked(*overdue, bare, trial(4, 0.95)) == [4]
+    assert ranked(*overdue, bare, trial(4, 0.92), metric=Metric("a", "minimize")) == [1, 4]
     assert ranked(*overdue, bare, trial(4, 0.1), trial(5, 0.05, stage="final")) == [5]
-    assert ranked(*overdue, bare) == [1]
+    assert ranked(*overdue, bare) == [6, 1]
     assert ranked(overdue[1], bare) == [2]
 
 
@@ -68,6 +71,14 @@ def test_other_metrics_decide_between_equals() -> None:
 
     assert [t.number for t in competitors([unknown, *finals], OBJECTIVES, STAGES)] == [6, 5, 4, 7]
     assert Ranking(PLAN, OBJECTIVES, 2).winner(finals) == finals[1]
+
+
+def test_a_final_cut_short_is_not_compared_with_shared_scores() -> None:
+    """A subnet's score is not one of its own network, so a final cut short does not come before it by that score."""
+    weights = Checkpoint(manifest=Reference("manifests/000001-aa.json", 9, f"blake3:{0:064x}"), packs=())
+    cut_short = replace(trial(9, 0.9, stage="final", state=State.STOPPED), reason=Reason.DEADLINE, checkpoint=weights)
+
+    assert ranked(epoch(0, 0.5), subnet(1, 0.4, 0), cut_short) == [1]
 
 
 # ---- supernets

@@ -9,7 +9,7 @@
 one run of a command. Nothing else runs beside it, except what docs/benchmarks.md names.
 
 The arms are the searches ``network_morphism``, ``random`` and ``screened`` on the same space, ``tpe`` and ``hand``.
-``tpe`` is the way of Optuna: its sampler and its median pruner on chains of blocks, trained by the same code. Each
+``tpe`` is Optuna's sampler with Heirloom's median stopper on chains of blocks, trained by the same code. Each
 trial has a quarter of the epochs of ``hand``.
 
 ``hand`` trains a single hand-made network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128

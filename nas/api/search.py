@@ -92,7 +92,7 @@ def run_search(
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
-        opened.pipeline.prepared.problem.check_runner(kind)
+        opened.pipeline.prepared.problem.check_runner(kind, search.slots)
         if kind == "processes":
             check_sent(search.problem, search.slots, files)
         with _observed(opened.pipeline, progress) as observe:

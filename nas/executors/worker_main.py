@@ -203,8 +203,9 @@ def worker_main(connection: Connection, main: dict[str, Any]) -> None:
     try:
         spawn.prepare(main)  # runs the driver's script, which may hold the problem's class
         spec = connection.recv()
-        _limit_gpu_memory(spec)
         runtime = TrialRuntime(spec)
+        if not runtime.problem.is_apart:  # its trials have processes of their own
+            _limit_gpu_memory(spec)
     except BaseException as error:
         described = error if isinstance(error, HeirloomError) else (error_line(error), frames_of(error))
         connection.send(("build_failed", described))

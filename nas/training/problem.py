@@ -96,7 +96,10 @@ class Problem(RecordsArguments, ABC):
     scores_optional: bool = False
     """Whether a trial with ``Trial.returned`` may be COMPLETE without the declared metrics."""
     shortens_finals: ClassVar[bool] = False
-    """Whether finals train for a share of their epochs, as fidelity, if hours are short."""
+    """Whether finals train for a share of their epochs, as fidelity, if hours are short.
+
+    With GPU-hours they do not.
+    """
     is_apart: ClassVar[bool] = False
     """Whether its trials run in processes of their own and can't end the driver's."""
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_root"})
@@ -146,8 +149,10 @@ class Problem(RecordsArguments, ABC):
             defined |= {Ability.STATIC_METRICS, Ability.MEASURE}
         return frozenset(defined)
 
-    def check_runner(self, runner: str) -> None:
-        """Checks that the trials can run on a runner, such as ``processes``; by default on any.
+    def check_runner(self, runner: str, slots: int) -> None:
+        """Checks that trials can run on a runner, such as ``processes``, with these slots.
+
+        By default they can.
 
         Raises:
             ConfigurationError: they can't.

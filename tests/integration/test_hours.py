@@ -492,6 +492,35 @@ def test_a_final_is_shortened_to_the_time_left() -> None:
     assert [n.text.partition(":")[0] for n in paper.noted] == ["1 finalists were not trained"]
 
 
+def test_more_hours_are_planned_for_full_finals() -> None:
+    """After a shortened final, ten times the hours hold two full ones; its duration is none of a full training."""
+    paper = shortened(0.15)
+    paper.run()
+    finals = [t for t in paper.run(Budget(hours=1.5)).lineage if t.stage == "final"]
+
+    assert [t.proposal.fidelity is None for t in finals] == [False, True, True]
+    assert paper.hours <= 1.5
+
+
+def test_each_slot_has_a_shortened_final_if_threads_do_not_help() -> None:
+    """In nine minutes, four slots train four finals at once, each for the same share."""
+    finals = [t for t in shortened(0.15, slots=4, finalists=4).run().lineage if t.stage == "final"]
+
+    assert [t.state for t in finals] == [State.COMPLETE] * 4
+    assert len({t.proposal.fidelity for t in finals}) == 1
+
+
+@pytest.mark.parametrize("problem", [PaperProblem, ShortenedProblem])
+def test_hours_that_finals_have_used_are_not_given_again(problem: type[PaperProblem]) -> None:
+    """After finals that took most of the hours, five percent more hours are kept."""
+    paper = Paper(Spec.of(problem, seconds=60.0, ratio=10.0, declared=10.0), Budget(hours=1), PLANS["two_stage"])
+    paper.run(Budget(trials=4))
+    hours = 1.05 * paper.hours
+    paper.run(Budget(hours=hours))
+
+    assert paper.hours <= hours
+
+
 def test_finals_with_enough_time_are_full() -> None:
     """With an hour both finals train in full."""
     finals = [t for t in shortened(1.0).run().lineage if t.stage == "final"]

@@ -88,7 +88,8 @@ def fit(
     and the augmentation of images depend only on ``run.seed``. The last images of an epoch that do not fill a batch are
     left out. The training resumes from an earlier attempt, and saves resume points except after the last epoch.
     """
-    keep_freed_memory()
+    if run.device == "cpu":
+        keep_freed_memory()
     n_batches = recipe.n_batches(len(images))
     n_epochs = math.ceil(n_steps / n_batches)
     shuffling = torch.Generator().manual_seed(run.seed)

@@ -87,12 +87,13 @@ class ImageProblem(Problem):
             ConfigurationError: it is not positive, or the rules of inheritance need a training of their own.
         """
         self.lanes = check_int("problem.lanes", lanes, 1, MAX_LANES)
+        remedy = f"with problem.lanes={lanes}. Change it, or set problem.lanes=1"
         rules = {"optimizer": ("fresh", self.rules.optimizer), "freeze_epochs": (0, self.rules.freeze_epochs)}
         if lanes > 1 and LATENCY in {metric.name for metric in self.metrics}:
-            raise ConfigurationError(f"problem.objectives: must not have {LATENCY} with problem.lanes={lanes}")
+            raise ConfigurationError(f"problem.objectives: must not have {LATENCY} {remedy}")
         for name, (needed, given) in rules.items():
             if lanes > 1 and given != needed:
-                raise ConfigurationError(f"problem.rules.{name}={given}: must be {needed} with problem.lanes={lanes}")
+                raise ConfigurationError(f"problem.rules.{name}={given}: must be {needed} {remedy}")
 
     def choose_objectives(self, names: Sequence[str] | None) -> None:
         """Sets the metrics, in this order; None: accuracy alone.
@@ -102,8 +103,8 @@ class ImageProblem(Problem):
         """
         self.metrics = choose_metrics(names, self.OBJECTIVES, ["accuracy"])
 
-    def check_runner(self, runner: str) -> None:
-        """Checks that trials share a process if they share a stack.
+    def check_runner(self, runner: str, slots: int) -> None:
+        """Checks that as many trials as there are lanes share a process.
 
         Raises:
             ConfigurationError: they don't.
@@ -112,6 +113,10 @@ class ImageProblem(Problem):
             raise ConfigurationError(
                 f"problem.lanes={self.lanes}: must be 1 with runner={runner}, whose trials can't train together. "
                 "Choose runner=threads"
+            )
+        if self.lanes > slots:
+            raise ConfigurationError(
+                f"problem.lanes={self.lanes}: must be at most slots={slots}, since each lane costs time. Raise slots"
             )
 
     @cached_property
@@ -197,7 +202,7 @@ class ImageProblem(Problem):
     ) -> Generator[int, None, None]:
         """Trains the network; that of a cheap trial in a stack if there are ``lanes``."""
         is_cheap = bool(run.policies & {Policy.EARLY_STOP, Policy.DOWNSCALE})  # a final may have a fidelity too
-        if self.lanes == 1 or not is_cheap:
+        if self.lanes == 1 or not is_cheap or n_steps == 0 or run.resumed_from() is not None:
             return fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start)
         return self._stack_of(run, train).fit(network, n_steps=n_steps, run=run, start=start)
 

@@ -69,7 +69,7 @@ class NetworkStack:
         self._owner.shutdown(cancel_futures=True)
 
     def fit(self, network: nn.Module, *, n_steps: int, run: TrialRun, start: Start) -> Generator[int, None, None]:
-        """Trains the network in place, as ``nas.problems.images.fit.fit``; no resume points are saved.
+        """Trains the network in place, as ``nas.problems.images.fit.fit`` without augmentation and resume points.
 
         Close the iterator if it is left early, so that its lane is free again.
         """
@@ -109,6 +109,7 @@ class NetworkStack:
             lanes.statistics[name][lane][where].copy_(buffer)
         for name, value in lane_settings(point, self._n_blocks).items():
             lanes.settings[name][lane].copy_(value)
+        lanes.n_steps[lane] = 0  # an epoch that failed may have left some
         lanes.decay[lane].fill_(point.get("weight_decay", 5e-4))
 
     @torch.no_grad()

@@ -78,10 +78,17 @@ class DurationEstimator:
         self._ratios: dict[str, float] = {}
         """By later stage: the least ratio of training times to the search stage."""
         self._slots: set[int] = set()
+        self._shortened: set[str] = set()
 
     def learn(self, trial: Trial) -> None:
-        """Adds a finished trial. One that goes on training another tells nothing about its stage."""
+        """Adds a finished trial.
+
+        One that goes on training another tells nothing about its stage, nor does a shortened final.
+        """
         if trial.more_epochs is not None:
+            return
+        if trial.stage != self._plan.search.name and trial.proposal.fidelity is not None:
+            self._shortened.add(trial.stage)
             return
         seconds, is_complete = trial.duration_s, trial.state == State.COMPLETE
         if seconds is not None and trial.stage == self._plan.search.name:
@@ -128,6 +135,10 @@ class DurationEstimator:
         """Returns whether a trial of the stage has ended."""
         return bool(self._seen[stage.name].ended.in_order)
 
+    def has_shortened(self, stage: Stage) -> bool:
+        """Returns whether a shortened trial of the stage has ended."""
+        return stage.name in self._shortened
+
     def estimated_s(self, trial: Trial, stage: Stage) -> float | None:
         """Returns the estimated duration of a trial's point in a later stage, or None if unknown.
 
@@ -144,10 +155,15 @@ class DurationEstimator:
         return None if ratio is None else _scaled_s(searched, ratio)
 
     def full_s(self, trial: Trial, stage: Stage) -> float | None:
-        """Returns the estimated duration of a full training in a later stage, or None if unknown."""
+        """Returns the estimated duration of a full training in a later stage.
+
+        None: it is unknown, or the stage trains for less.
+        """
         searched = self._searched.get(trial.number)
-        ratio = None if searched is None else cost_ratio(searched, stage)
-        return None if searched is None or ratio is None else _scaled_s(searched, ratio)
+        if searched is None or stage.policies & {Policy.EARLY_STOP, Policy.SKIP_TRAIN}:
+            return None
+        ratio = cost_ratio(searched, stage)
+        return None if ratio is None else _scaled_s(searched, ratio)
 
     def need_s(self, stage: Stage, kind: Kind | None = None, *, is_usual: bool) -> float | None:
         """Returns the duration for which a trial of the stage needs time, or None if unknown.

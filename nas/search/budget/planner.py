@@ -210,19 +210,22 @@ class StagePlanner:
         None: all of it, or trainings are not shortened. ``n_slots``: the slots whose threads the training has.
         """
         full_s = self.estimator.full_s(parent, stage) if self._shortens else None
-        if full_s is None:
+        if not full_s:
             return None
         full_s /= 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1
         left_s = self._left_s(stage, spent, "hours")
         return None if MARGIN * full_s <= left_s else left_s / (SHORT_MARGIN * full_s)
 
     def n_full(self, stage: Stage, spent: Usage, parent: Trial) -> int | None:
-        """Returns the number of full trainings that fit, at least 1; None: it does not matter."""
+        """Returns the number of full trainings that fit; None: it does not matter.
+
+        It is at least 1, or one for each slot if threads of idle slots don't help.
+        """
         full_s = self.estimator.full_s(parent, stage) if self._shortens else None
-        if full_s is None:
+        if not full_s:
             return None
         left_s = self._left_s(stage, spent, "hours")
-        return max(1, int(left_s / (MARGIN * full_s)) * self._slots)
+        return max(1 if self._threads_help else self._slots, int(left_s / (MARGIN * full_s)) * self._slots)
 
     def _shortest_s(self, stage: Stage) -> float | None:
         """Returns the shortest duration of a trial of a stage, or None if unknown."""
@@ -255,7 +258,8 @@ class StagePlanner:
         for stage in self._after(current):
             fits = all(stage in self._feasible(current, spent, bound) for bound in self._total_s)
             least_s = self._shortest_s(stage)
-            if not fits and least_s is not None and not self.estimator.has_seen(stage):
+            has_ended = self.estimator.has_seen(stage) or self.estimator.has_shortened(stage)
+            if not fits and least_s is not None and not has_ended:
                 yield stage, least_s
 
     def _after(self, stage: Stage) -> tuple[Stage, ...]:
@@ -290,7 +294,7 @@ class StagePlanner:
         if self._is_search(stage):
             one_each_s = math.fsum(MARGIN * (self.estimator.usual_s(other) or 0.0) for other in later)
             most_s = MAX_LATER_SHARE * self._total_s[bound] - self._spent_later[bound]
-            estimated_s = min(estimated_s, most_s if self._shortens else max(most_s, one_each_s))
+            estimated_s = min(estimated_s, max(most_s, 0.0 if self._shortens else one_each_s))
         return share_s + estimated_s
 
     def _feasible(self, stage: Stage, spent: Usage, bound: Bound) -> list[Stage]:

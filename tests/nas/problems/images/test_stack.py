@@ -146,7 +146,9 @@ def test_what_does_not_go_with_lanes_is_refused(arguments: dict[str, Any], messa
 
 
 def test_lanes_need_threads_from_python_too(tmp_path: Path) -> None:
-    """``run_search`` refuses other runners."""
+    """``run_search`` refuses other runners, and more lanes than slots."""
+    with pytest.raises(ConfigurationError, match=r"^problem.lanes=2: must be at most slots=1"):
+        run_search(DigitsProblem(lanes=2), tuner=RandomTuner, root=str(tmp_path), slots=1, runner="threads")
     for runner, slots in (("processes", 2), ("debug", 1)):
         with pytest.raises(ConfigurationError, match=rf"^problem.lanes=2: must be 1 with runner={runner}"):
             run_search(DigitsProblem(lanes=2), tuner=RandomTuner, root=str(tmp_path), slots=slots, runner=runner)

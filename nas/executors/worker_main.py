@@ -170,9 +170,11 @@ def _end_with_parent() -> None:
 
 def _limit_gpu_memory(spec: RuntimeSpec) -> None:
     """Lets torch take at most the trial's share of a GPU's memory, if trials share it."""
-    if spec.device == "cuda" and spec.gpus_per_trial < 1:
-        import torch
+    if spec.device != "cuda" or spec.gpus_per_trial >= 1:
+        return
+    import torch
 
+    if torch.cuda.is_available():  # else the problem's own code says what it misses
         torch.cuda.set_per_process_memory_fraction(spec.gpus_per_trial)
 
 

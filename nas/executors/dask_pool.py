@@ -99,7 +99,10 @@ class DaskPool(EnginePool):
             self._end_sessions(addresses)
         self._client.close(CLOSE_TIMEOUT_S)
         if cluster is not None:
-            cluster.close()
+            try:
+                cluster.close()
+            except AssertionError as error:  # dask's: a job that started meanwhile; its worker ends without a scheduler
+                logger.warning("a job of the cluster started while it closed (%s)", error)
 
     # ---- for EnginePool
 

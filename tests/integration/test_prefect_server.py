@@ -142,7 +142,8 @@ def test_a_locked_database_delays_no_trial(server: Server, command: Command, pos
     """While a client of PostgreSQL locks the tables past the server's timeout of 10 s, trials run as fast as ever."""
     search = SteadySearch(command, "locked", n_trials=70)
     command.wait_for_trials("locked", 2)
-    client = postgres.start(f"LOCK TABLE {TABLES} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(12)")
+    lock = f"LOCK TABLE {TABLES} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(12)"
+    client = postgres.start(f"SET deadlock_timeout = '1min'; {lock}")  # in a deadlock the server's query ends, not ours
     n_finished = search.n_finished_in(12)
     assert client.wait() == 0
     search.check_end(within_s=25)

@@ -73,10 +73,15 @@ def _of_last_stage(given: Sequence[Trial], metrics: Sequence[Metric], stages: Se
         in_stage = [entry for entry in known if entry[1].stage == stage]
         if complete := [entry for entry in in_stage if not entry[0][0]]:
             best = complete[0][0]
-            better = [entry for entry in cut_short if entry[0][1] == best[1] and entry[0][2][0] < best[2][0]]
+            better = [entry for entry in cut_short if is_better_cut_short(entry[0], best)]
             return [trial for _, trial in (*sorted(better, key=lambda entry: entry[0]), *complete)]
         cut_short += in_stage
     return [trial for _, trial in cut_short if trial.stage == cut_short[0][1].stage]
+
+
+def is_better_cut_short(cut_short: WinnerKey, complete: WinnerKey) -> bool:
+    """Returns whether a trial cut short in a later stage comes before a COMPLETE one."""
+    return cut_short[1] == complete[1] and cut_short[2][0] < complete[2][0]
 
 
 def winner_key(trial: Trial, metrics: Sequence[Metric], epochs: Container[int] = frozenset()) -> WinnerKey | None:

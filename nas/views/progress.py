@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from nas.core.metric import Metric
-from nas.core.ranking import winner_key
+from nas.core.ranking import is_better_cut_short, winner_key
 from nas.core.redaction import public_line
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
@@ -187,6 +187,19 @@ class Progress:
         if place is not None and (stage not in self._best or place < self._best[stage][0]):
             self._best[stage] = (place, trial)
 
+    def _stage_of_best(self, stages: Sequence[str]) -> str | None:
+        """Returns the stage whose best trial would win, as in ``nas.core.ranking.competitors``.
+
+        Args:
+            stages: Those with a score, the last one first.
+        """
+        for place, stage in enumerate(stages):
+            key, _ = self._best[stage]
+            if not key[0]:  # COMPLETE
+                later = [s for s in stages[:place] if is_better_cut_short(self._best[s][0], key)]
+                return min(later, key=lambda s: self._best[s][0], default=stage)
+        return next(iter(stages), None)
+
     def _state(self) -> str:
         parts = [f"running {len(self._running)}"] if self._running else []
         if self._n_failed:
@@ -194,7 +207,7 @@ class Progress:
         if self._stage != self._search_stage:
             parts += filter(None, [self._later_stage(), self._reports.text()])
         known = [stage for stage in reversed(self._n_wanted) if stage in self._best]
-        if stage := min(known, key=lambda stage: self._best[stage][0][0], default=None):  # COMPLETE trials first
+        if stage := self._stage_of_best(known):
             (_, best), kind = self._best[stage], "" if stage == self._search_stage else f"{stage} "
             parts.append(f"best {kind}{self._score(best)} (trial {best.number})")
         if shares := self._shares[self._stage]:

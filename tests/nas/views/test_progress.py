@@ -54,7 +54,7 @@ def test_notes_hold_no_passwords(
 
 
 def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of equals the lower number is best, in any order; a stopped trial never is."""
+    """Of equals the lower number is best, in any order; of stopped trials, only a better final without time left."""
     scores = {3: 0.5, 1: 0.5, 2: 0.9, 0: 0.4}
     done = [
         replace(trial(n, "search", State.STOPPED if n == 2 else State.COMPLETE), metrics={"score": score})
@@ -67,12 +67,14 @@ def test_the_best_so_far_is_the_summarys_winner(capsys: pytest.CaptureFixture[st
     weights = Checkpoint(manifest=Reference("manifests/000005-aa.json", 9, f"blake3:{0:064x}"), packs=())
     late = replace(trial(5, "final", State.STOPPED), metrics={"score": 0.9}, checkpoint=weights)
     late = replace(late, reason=Reason.DEADLINE)
-    for event in (Proposed(trial(5, "final")), Finished(late)):
-        progress.observe(event)
-    [winner, *_] = competitors([*done, late], [Metric("score")], ["search", "final"])
+    finals = [replace(late, metrics={"score": 0.45}), replace(late, number=6)]
+    for n_finals, told in ((1, "best score 0.5000 (trial 1)"), (2, "best final score 0.9000 (trial 6)")):
+        for event in (Proposed(trial(4 + n_finals, "final")), Finished(finals[n_finals - 1])):
+            progress.observe(event)
+        [winner, *_] = competitors([*done, *finals[:n_finals]], [Metric("score")], ["search", "final"])
 
-    assert winner.number == 1
-    assert "best score 0.5000 (trial 1)" in capsys.readouterr().err.splitlines()[-1]
+        assert f"(trial {winner.number})" in told
+        assert told in capsys.readouterr().err.splitlines()[-1]
 
 
 def searched(number: int, n_reports: int, share: float) -> Trial:

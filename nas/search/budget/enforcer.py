@@ -140,7 +140,7 @@ class BudgetEnforcer:
         return self._planner.share_that_fits(stage, self._spent(), parent, n_slots)
 
     def n_full(self, stage: Stage, parent: Trial) -> int | None:
-        """Returns the number of full trainings that fit, at least 1; None: it does not matter."""
+        """Returns ``StagePlanner.n_full``; None: it does not matter."""
         return None if self._planner.is_unlimited else self._planner.n_full(stage, self._spent(), parent)
 
     def next_check_s(self, stage: Stage) -> float | None:

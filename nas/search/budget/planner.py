@@ -209,7 +209,7 @@ class StagePlanner:
 
         None: all of it, or trainings are not shortened. ``n_slots``: the slots whose threads the training has.
         """
-        full_s = self.estimator.full_s(parent, stage) if self._shortens else None
+        full_s = self._full_s(stage, parent)
         if not full_s:
             return None
         full_s /= 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1
@@ -221,11 +221,15 @@ class StagePlanner:
 
         It is at least 1, or one for each slot if threads of idle slots don't help.
         """
-        full_s = self.estimator.full_s(parent, stage) if self._shortens else None
+        full_s = self._full_s(stage, parent)
         if not full_s:
             return None
         left_s = self._left_s(stage, spent, "hours")
         return max(1 if self._threads_help else self._slots, int(left_s / (MARGIN * full_s)) * self._slots)
+
+    def _full_s(self, stage: Stage, parent: Trial) -> float | None:
+        """Returns the estimated duration of a full training, if it may be shortened and is known."""
+        return self.estimator.full_s(parent, stage) if self._shortens else None
 
     def _shortest_s(self, stage: Stage) -> float | None:
         """Returns the shortest duration of a trial of a stage, or None if unknown."""

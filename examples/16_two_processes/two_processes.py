@@ -1,6 +1,7 @@
 """Digits by DistributedDataParallel: the process of the trial is rank 0, and starts the other one."""
 
-import socket
+import tempfile
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,9 +14,9 @@ N_PROCESSES = 2
 N_STEPS = 40
 
 
-def train_rank(rank: int, port: int, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> nn.Module:
+def train_rank(rank: int, meeting: Path, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> nn.Module:
     distributed.init_process_group(  # on GPUs: "nccl", with a GPU of the trial for each rank
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=N_PROCESSES
+        "gloo", init_method=meeting.as_uri(), rank=rank, world_size=N_PROCESSES
     )
     network = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
@@ -23,7 +24,6 @@ def train_rank(rank: int, port: int, network: nn.Module, images: torch.Tensor, l
         optimizer.zero_grad()
         nn.functional.cross_entropy(network(images[rank::N_PROCESSES]), labels[rank::N_PROCESSES]).backward()
         optimizer.step()
-    distributed.destroy_process_group()
     return network
 
 
@@ -38,18 +38,19 @@ class TwoProcesses(Problem):
         width = run.point["width"]
         network = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
         run.inherit(network)
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
-        others = multiprocessing.spawn(
-            start, (port, network, images[:1400], labels[:1400]), N_PROCESSES - 1, join=False
-        )
-        trained = train_rank(0, port, network, images[:1400], labels[:1400])
-        while not others.join():
-            pass
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = (Path(folder) / "ranks", network, images[:1400], labels[:1400])
+            others = multiprocessing.spawn(start, arguments, N_PROCESSES - 1, join=False)
+            try:
+                trained = train_rank(0, *arguments)
+                while not others.join():
+                    pass
+            finally:  # rank 0 is the last to leave: until then the others use its connections
+                distributed.destroy_process_group()
         run.save(trained)
         return {"accuracy": float((trained(images[1400:]).argmax(1) == labels[1400:]).float().mean())}
 
 
-def start(index: int, port: int, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
-    train_rank(index + 1, port, network, images, labels)
+def start(index: int, meeting: Path, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+    train_rank(index + 1, meeting, network, images, labels)
+    distributed.destroy_process_group()

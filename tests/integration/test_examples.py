@@ -56,7 +56,7 @@ def test_the_problem_and_the_tuner_go_together(monkeypatch: pytest.MonkeyPatch) 
     found = run_search(search, root="memory://examples", budget=Budget(trials=4), finalists=1)
     children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
 
-    assert [trial.reason for trial in found.lineage] == [None] * 5
+    assert [trial.error for trial in found.lineage] == [None] * 5
     assert len(children) == 2
     assert all(child.inherited > 0.5 for child in children)
     assert found.winner.metrics["accuracy"] > 0.8
@@ -176,7 +176,7 @@ def test_sizes_of_a_transformer_by_one_training(monkeypatch: pytest.MonkeyPatch,
     found = run_search(search, root=str(tmp_path), budget=Budget(trials=5), finalists=1)
     epoch, *subnets, final = found.lineage
 
-    assert [trial.reason for trial in found.lineage] == [None] * 6
+    assert [trial.error for trial in found.lineage] == [None] * 6
     assert [trial.inherited for trial in subnets] == [1.0] * 4
     assert epoch.metrics["loss"] < 3.5
     assert min(trial.metrics["loss"] for trial in subnets) < 3.5

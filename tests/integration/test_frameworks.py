@@ -102,7 +102,7 @@ def test_children_inherit(spec: Spec, tmp_path: Path) -> None:
     found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=4), finalists=1)
     searched = [trial for trial in found.lineage if trial.stage == "search"]
 
-    assert [trial.reason for trial in found.lineage] == [None] * 5
+    assert [trial.error for trial in found.lineage] == [None] * 5
     assert {len(trial.curve) for trial in searched} <= {2, 3}
     assert all(trial.checkpoint for trial in searched)
     assert all((trial.inherited or 0) > 0.2 for trial in searched if trial.parents)
@@ -155,7 +155,7 @@ def test_trial_trains_by_two_processes(monkeypatch: pytest.MonkeyPatch, tmp_path
     search = Search(problem=Spec("two_processes.TwoProcesses"), tuner=tuner)
     found = run_search(search, root=str(tmp_path), budget=Budget(trials=2), finalists=1, runner="processes")
 
-    assert [trial.reason for trial in found.lineage] == [None] * 2
+    assert [trial.error for trial in found.lineage] == [None] * 2
     assert all(trial.metrics["accuracy"] > 0.5 for trial in found.lineage)
     assert (found.lineage[1].inherited or 0) > 0.2
 

@@ -27,7 +27,7 @@ def test_a_search_of_a_vision_transformer(
     )
     children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
 
-    assert [trial.reason for trial in found.lineage] == [None] * 6
+    assert [trial.error for trial in found.lineage] == [None] * 6
     assert children
     assert all(trial.inherited > 0.2 for trial in children)
     assert found.winner.metrics["accuracy"] > 0.5

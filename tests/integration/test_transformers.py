@@ -26,7 +26,7 @@ def test_a_search_of_gpt2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=5), finalists=1)
     children = [trial for trial in found.lineage if trial.stage == "search" and trial.parents]
 
-    assert [trial.reason for trial in found.lineage] == [None] * 6
+    assert [trial.error for trial in found.lineage] == [None] * 6
     assert children
     assert all(trial.inherited > 0.2 for trial in children)
     program = torch.export.load(f"{found.url}/{found.export['export']}/program.pt2").module()

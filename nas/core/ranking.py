@@ -122,10 +122,18 @@ class Ranking:
     by: Callable[[Lineage], Sequence[Trial]] | None = None
     export: Export = "final"
 
-    def next_finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        """Returns the best trials of the previous stage that are still to retrain in this stage."""
-        in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None]
-        taken = {t.parents[0] for t in in_stage if not t.reached_deadline}
+    def next_finalists(
+        self, trials: Sequence[Trial], stage: Stage, fits_in_full: Callable[[Trial], bool] = lambda finalist: False
+    ) -> list[Trial]:
+        """Returns the best trials of the previous stage that are still to retrain in this stage.
+
+        Args:
+            trials: All trials of the search.
+            stage: The stage.
+            fits_in_full: Whether a finalist whose only retraining was shortened is retrained in full.
+        """
+        in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None and not t.reached_deadline]
+        taken = {t.parents[0] for t in in_stage if not (t.is_shortened and fits_in_full(trials[t.parents[0]]))}
         return [t for t in self._finalists(trials, stage) if t.number not in taken]
 
     def n_trials_by_stage(self, n_trials: int | None) -> dict[str, int | None]:
@@ -151,7 +159,8 @@ class Ranking:
         found = {}
         for stage in self.plan.later:
             has_any = any(t.stage == stage.name for t in trials)
-            n_trained = len(self._finalists(trials, stage)) - len(self.next_finalists(trials, stage)) if has_any else 0
+            left = self.next_finalists(trials, stage, fits_in_full=lambda finalist: True)
+            n_trained = len(self._finalists(trials, stage)) - len(left) if has_any else 0
             found[stage.name] = max(1, (n_by_stage[stage.name] or 0) - n_trained)
         return found
 

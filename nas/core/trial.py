@@ -258,6 +258,11 @@ class Trial:
         """Whether the time budget was used up before it finished."""
         return self.reason == Reason.DEADLINE
 
+    @property
+    def is_shortened(self) -> bool:
+        """Whether it completed only a share of a full training: its fidelity."""
+        return self.state == State.COMPLETE and self.proposal.fidelity is not None
+
     def __repr__(self) -> str:
         state = str(self.state) if self.reason is None else f"{self.state} ({self.reason})"
         parts = [f"{self.number} ({self.stage}) {state}"]

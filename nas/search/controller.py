@@ -377,7 +377,8 @@ class SearchController:
     def train_finalists(self, stage: Stage, finalists: Iterable[Trial], *, n_trials: int | None = None) -> bool:
         """Trains finalists, in this order, as trials of a later stage.
 
-        A finalist that has a trial in the stage is skipped. Returns False if there was no time for some of them.
+        A finalist that has a trial in the stage is skipped, unless that was shortened or cut short. Returns False if
+        there was no time for some of them.
 
         Args:
             stage: The later stage.
@@ -387,7 +388,8 @@ class SearchController:
                 each trial has the threads of one slot.
         """
         in_stage = [trial for trial in self.trials if trial.stage == stage.name and trial.more_epochs is None]
-        trained = {trial.parents[0] for trial in in_stage if trial.parents and not trial.reached_deadline}
+        full = [trial for trial in in_stage if not (trial.reached_deadline or trial.is_shortened)]
+        trained = {trial.parents[0] for trial in full if trial.parents}
         remaining = [parent for parent in finalists if parent.number not in trained]
         self._check_recorded(remaining)
         n_slots = self._slots_per_trial(n_trials, len(list(self._waiting_in(stage))) + len(remaining))
@@ -405,6 +407,10 @@ class SearchController:
                 self._handle(self._next_event(stage))
             elif (len(self.trials), len(self._waiting)) == before:  # else a submitted one failed at once
                 return not remaining and not any(True for _ in self._waiting_in(stage))
+
+    def fits_in_full(self, stage: Stage, finalist: Trial) -> bool:
+        """Returns whether there is time to retrain a finalist in full, on one slot."""
+        return self._enforcer.share_that_fits(stage, finalist, 1) is None
 
     def n_finals_that_fit(self, stage: Stage, finalists: Sequence[Trial]) -> int:
         """Returns how many of the finalists get a full training; one is trained in any case."""

@@ -14,7 +14,7 @@ from nas.callbacks.callback_list import CallbackList
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
-from nas.core.policy import Policy
+from nas.core.policy import Policy, Stage
 from nas.core.ranking import Export, Ranking
 from nas.core.redaction import public_line, remove_passwords
 from nas.core.tracebacks import text_of
@@ -141,9 +141,9 @@ class SearchPipeline:
         up, or its tuner, which is asked, has no more proposals.
         """
         trials, _ = self.records.load()
-        plan, bounds = self.prepared.plan, self._bounds(trials)
-        unfinished = {t.stage for t in trials if not t.is_finished}
-        unfinished |= {stage.name for stage in plan.later if self.ranking.next_finalists(trials, stage)}
+        plan, left = self.prepared.plan, self._finalists_left(trials)
+        bounds = self._bounds(trials, left)
+        unfinished = {t.stage for t in trials if not t.is_finished} | {name for name in left if left[name]}
         if any(bounds[stage] is None for stage in unfinished) or not self._selection.is_done(trials):
             return None
         for stage in plan.stages:  # there is no time for the remaining work
@@ -167,10 +167,8 @@ class SearchPipeline:
         if self.more_epochs is not None:
             is_left = any(not t.is_finished and t.more_epochs is not None for t in trials)
             return not is_left and self._to_go_on(trials) is None and self._selection.is_done(trials)
-        later = self.prepared.plan.later
-        names = {stage.name for stage in later}
-        is_left = any(not trial.is_finished and trial.stage in names for trial in trials)
-        is_left = is_left or any(self.ranking.next_finalists(trials, stage) for stage in later)
+        left = self._finalists_left(trials)
+        is_left = any(left.values()) or any(not trial.is_finished and trial.stage in left for trial in trials)
         return not is_left and self.ranking.winner(trials) is not None and self._selection.is_done(trials)
 
     def check_finals(self, code: Mapping[str, Any]) -> None:
@@ -200,18 +198,39 @@ class SearchPipeline:
         repeated = {trial.retry_of for trial in trials}
         return [t for t in trials if t.state == State.FAILED and t.number not in repeated]
 
-    def _bounds(self, trials: Sequence[Trial]) -> dict[str, Bound | None]:
-        """Returns, by stage, the bound that leaves no time for another trial."""
+    def _finalists_left(self, trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+        """Returns the finalists to retrain, by later stage."""
+        planner, spent = self._planned(trials)
+
+        def fits_in_full(stage: Stage, finalist: Trial) -> bool:
+            return planner.share_that_fits(stage, spent, finalist) is None
+
+        return {
+            stage.name: self.ranking.next_finalists(trials, stage, partial(fits_in_full, stage))
+            for stage in self.prepared.plan.later
+        }
+
+    def _planned(self, trials: Sequence[Trial]) -> tuple[StagePlanner, Usage]:
+        """Returns a planner that knows these trials, and the time that the search has used."""
         planner = self._planner(lambda: trials)
         for trial in trials:
             if trial.is_finished:
                 planner.learn(trial)
         wall_s = 0.0 if self.budget.hours is None else 3600 * spent_hours(self.records)
-        spent = Usage(wall_s, math.fsum(map(planner.gpu_s, trials)))
+        return planner, Usage(wall_s, math.fsum(map(planner.gpu_s, trials)))
+
+    def _bounds(self, trials: Sequence[Trial], finalists: Mapping[str, Sequence[Trial]]) -> dict[str, Bound | None]:
+        """Returns, by stage, the bound that leaves no time for another trial.
+
+        Args:
+            trials: All trials.
+            finalists: The finalists to retrain, by later stage.
+        """
+        planner, spent = self._planned(trials)
         bounds = {stage.name: planner.closed_by(stage, spent) for stage in self.prepared.plan.stages}
         for stage in self.prepared.plan.later:
             parents = [trials[t.parents[0]] for t in trials if t.stage == stage.name and not t.is_finished]
-            parents += self.ranking.next_finalists(trials, stage)
+            parents += finalists[stage.name]
             found = [planner.closed_by(stage, spent, parent) for parent in parents]
             if found:
                 bounds[stage.name] = None if None in found else found[0]
@@ -372,7 +391,7 @@ class SearchPipeline:
             may_continue = len(controller.trials) > n_trials and controller.has_budget(plan.search)
             if not (may_continue or planner.release_reserve()):
                 break
-        n_left = sum(len(self.ranking.next_finalists(controller.trials, stage)) for stage in plan.later)
+        n_left = sum(len(self._next_finalists(controller, stage)) for stage in plan.later)
         if n_left and self.budget.is_timed:
             text = f"{n_left} finalists were not trained: the time budget is used up."
             observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
@@ -408,13 +427,17 @@ class SearchPipeline:
     def _run_later_stages(self, controller: SearchController) -> None:
         for stage in self.prepared.plan.later:
             n_trials = self.ranking.n_finalists_of(controller.trials, stage)
-            controller.train_finalists(stage, [], n_trials=n_trials)  # the unfinished ones of earlier sessions
-            while chosen := self.ranking.next_finalists(controller.trials, stage):
+            # Unfinished ones of earlier sessions; with hours, their lengths were chosen for the threads of all slots.
+            controller.train_finalists(stage, [], n_trials=1 if self.budget.is_timed else n_trials)
+            while chosen := self._next_finalists(controller, stage):
                 n_that_fit = controller.n_finals_that_fit(stage, chosen)
                 if n_that_fit < len(chosen):
                     chosen, n_trials = chosen[:n_that_fit], n_that_fit
                 if not controller.train_finalists(stage, chosen, n_trials=n_trials):
                     break
+
+    def _next_finalists(self, controller: SearchController, stage: Stage) -> list[Trial]:
+        return self.ranking.next_finalists(controller.trials, stage, partial(controller.fits_in_full, stage))
 
     def _to_go_on(self, trials: Sequence[Trial]) -> Trial | None:
         """Returns the trial that ``more_epochs`` goes on with, or None if nothing is to be proposed."""

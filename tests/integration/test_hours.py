@@ -502,6 +502,21 @@ def test_more_hours_are_planned_for_full_finals() -> None:
     assert paper.hours <= 1.5
 
 
+def test_more_hours_train_a_shortened_final_in_full() -> None:
+    """With the same hours the search is finished; with more, its finalist is trained again, in full and once."""
+    paper = shortened(0.15, finalists=1)
+    few, enough = Budget(hours=0.15, trials=1), Budget(hours=1.5, trials=1)
+    paper.run(few)
+    ended = [paper.pipeline(budget).ended_by() for budget in (few, enough)]
+    finals = [t for t in paper.run(enough).lineage if t.stage == "final"]
+
+    assert ended == ["trials", None]
+    assert [t.proposal.fidelity is None for t in finals] == [False, True]
+    assert finals[0].parents == finals[1].parents
+    assert paper.pipeline(enough).ended_by() == "trials"
+    assert len(paper.run(enough).lineage) == 3
+
+
 def test_each_slot_has_a_shortened_final_if_threads_do_not_help() -> None:
     """In nine minutes, four slots train four finals at once, each for the same share."""
     finals = [t for t in shortened(0.15, slots=4, finalists=4).run().lineage if t.stage == "final"]

@@ -52,7 +52,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     budget = read_budget(invocation.values, definition, machine)
     prepared = definition.build()
     prepared.check_budget(budget)
-    prepared.problem.check_runner(machine.runner, machine.slots)
+    prepared.problem.check_runner(machine.runner, machine.slots, prepared.plan.search.policies)
     outside = prepared.problem.data_arguments - prepared.problem.data_files
     name = search_name(invocation, prepared.default_name, definition, outside)
     check_name(name)

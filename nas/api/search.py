@@ -92,7 +92,8 @@ def run_search(
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
-        opened.pipeline.prepared.problem.check_runner(kind, search.slots)
+        prepared = opened.pipeline.prepared
+        prepared.problem.check_runner(kind, search.slots, prepared.plan.search.policies)
         if kind == "processes":
             check_sent(search.problem, search.slots, files)
         with _observed(opened.pipeline, progress) as observe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -149,10 +149,13 @@ class Problem(RecordsArguments, ABC):
             defined |= {Ability.STATIC_METRICS, Ability.MEASURE}
         return frozenset(defined)
 
-    def check_runner(self, runner: str, slots: int) -> None:
-        """Checks that trials can run on a runner, such as ``processes``, with these slots.
+    def check_runner(self, runner: str, slots: int, policies: Set[Policy]) -> None:
+        """Checks that trials can run on a runner. By default they can.
 
-        By default they can.
+        Args:
+            runner: Its name, such as ``processes``.
+            slots: The number of trials at a time.
+            policies: The policies of the search stage.
 
         Raises:
             ConfigurationError: they can't.

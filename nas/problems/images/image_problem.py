@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence, Set
 from contextlib import closing
 from functools import cached_property
 from typing import ClassVar
@@ -32,6 +32,8 @@ from nas.training.problem import LATENCY, PROXY_ABILITIES, Problem
 from nas.training.trial_run import TrialRun
 
 MAX_LANES = 1024
+CHEAP = frozenset({Policy.EARLY_STOP, Policy.DOWNSCALE})
+"""The policies with which trials train in lanes."""
 _LOCK = threading.Lock()
 """Held while data is loaded, or a stack is made, for all threads of a process."""
 
@@ -103,12 +105,17 @@ class ImageProblem(Problem):
         """
         self.metrics = choose_metrics(names, self.OBJECTIVES, ["accuracy"])
 
-    def check_runner(self, runner: str, slots: int) -> None:
-        """Checks that as many trials as there are lanes share a process.
+    def check_runner(self, runner: str, slots: int, policies: Set[Policy]) -> None:
+        """Checks that as many cheap trials as there are lanes share a process.
 
         Raises:
             ConfigurationError: they don't.
         """
+        if self.lanes > 1 and not policies & CHEAP:
+            raise ConfigurationError(
+                f"problem.lanes={self.lanes}: must be 1 if the search stage trains in full, without EARLY_STOP and "
+                "DOWNSCALE. Choose policy=two_stage"
+            )
         if self.lanes > 1 and runner != "threads":
             raise ConfigurationError(
                 f"problem.lanes={self.lanes}: must be 1 with runner={runner}, whose trials can't train together. "
@@ -201,7 +208,7 @@ class ImageProblem(Problem):
         self, run: TrialRun, network: nn.Module, train: Images, n_steps: int, start: Start
     ) -> Generator[int, None, None]:
         """Trains the network; that of a cheap trial in a stack if there are ``lanes``."""
-        is_cheap = bool(run.policies & {Policy.EARLY_STOP, Policy.DOWNSCALE})  # a final may have a fidelity too
+        is_cheap = bool(run.policies & CHEAP)  # a final may have a fidelity too
         if self.lanes == 1 or not is_cheap or n_steps == 0 or run.resumed_from() is not None:
             return fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start)
         return self._stack_of(run, train).fit(network, n_steps=n_steps, run=run, start=start)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from nas import Policy, PolicyPlan, Search, Spec, Stage
 from nas.api.search import run_search
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
@@ -146,7 +147,11 @@ def test_what_does_not_go_with_lanes_is_refused(arguments: dict[str, Any], messa
 
 
 def test_lanes_need_threads_from_python_too(tmp_path: Path) -> None:
-    """``run_search`` refuses other runners, and more lanes than slots."""
+    """``run_search`` refuses other runners, more lanes than slots, and trials in full."""
+    full = PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})),))
+    parts = {"problem": Spec.of(DigitsProblem, lanes=2), "tuner": Spec.of(RandomTuner)}
+    with pytest.raises(ConfigurationError, match=r"^problem.lanes=2: must be 1 if the search stage trains in full"):
+        run_search(Search(plan=full, **parts), root=str(tmp_path), slots=2, runner="threads")
     with pytest.raises(ConfigurationError, match=r"^problem.lanes=2: must be at most slots=1"):
         run_search(DigitsProblem(lanes=2), tuner=RandomTuner, root=str(tmp_path), slots=1, runner="threads")
     for runner, slots in (("processes", 2), ("debug", 1)):

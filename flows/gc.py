@@ -214,10 +214,10 @@ def read_collection(invocation: Invocation) -> Collection:
 
 
 def _last_finalists(records: Records) -> int:
-    from nas.storage.sessions import past_sessions
+    from nas.storage.sessions import last_with_setting
 
-    recorded = [session["settings"].get("finalists") for session in past_sessions(records).values()]
-    return next((n for n in reversed(recorded) if isinstance(n, int)), FINALISTS)
+    found = last_with_setting(records, "finalists")
+    return found[1] if found is not None and isinstance(found[1], int) else FINALISTS
 
 
 def _tuner(header: Header, invocation: Invocation) -> Tuner | None:

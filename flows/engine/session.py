@@ -117,7 +117,7 @@ class SessionRun:
         machine = self.context.machine
         lease = SearchLease(
             self.context.records,
-            settings=self.pipeline.settings(machine.runner, machine.slots),
+            settings=self.pipeline.settings(machine.runner, machine.slots, only_finals=self.only_finals),
             code=self.code,
             takeover=self.limits.takeover,
             on_takeover=lambda why: executor.post(StopRequested(why)),

@@ -104,6 +104,10 @@ class SearchPipeline:
         check_int("finalists", finalists, 1)
         if export is not None:
             check_choice("export", export, get_args(Export))
+        if retention is not None and not isinstance(retention, Retention):
+            raise ConfigurationError(f"retention={retention!r:.100}: must be a nas.Retention. Pass Retention(keep=...)")
+        if not isinstance(log_dir, str | os.PathLike):
+            raise ConfigurationError(f"log_dir={log_dir!r:.100}: must be a folder, as text.")
         if prepared.search.deterministic and budget.is_timed:
             raise ConfigurationError(
                 "budget.hours and budget.gpu_hours must be unset with deterministic=true: they depend on measured time"
@@ -508,12 +512,18 @@ class SearchPipeline:
         )
         return GarbageCollector(self.records, self.retention, settings)
 
-    def settings(self, runner: str, slots: int) -> dict[str, Any]:
-        """Returns the settings that the record of a session holds."""
+    def settings(self, runner: str, slots: int, *, only_finals: bool = False) -> dict[str, Any]:
+        """Returns the settings that the record of a session holds.
+
+        Args:
+            runner: The runner's name.
+            slots: The number of trials at a time.
+            only_finals: Whether trials of the search stage are left out, so that the budget does not matter.
+        """
         return {
             "runner": runner,
             "slots": slots,
-            "budget": asdict(self.budget),
+            **({} if only_finals else {"budget": asdict(self.budget)}),
             "finalists": self.finalists,
             "export": self.ranking.export,
             **asdict(self.retention),

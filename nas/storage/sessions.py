@@ -35,10 +35,26 @@ def newest_session(records: Records) -> tuple[int, dict[str, Any], dict[str, Any
     return number, _checked_session(data, records.url_of(path)), read_heartbeat(records, number)
 
 
+def last_with_setting(records: Records, name: str) -> tuple[int, Any] | None:
+    """Returns number and setting of the newest session whose record has the setting, or None.
+
+    The sessions of the commands ``gc`` and ``final`` have fewer settings than those of a search.
+    """
+    names = [name for name in records.files.names("sessions") if SESSION_NAME.fullmatch(name)]
+    for number in sorted((int(name.removesuffix(".json")) for name in names), reverse=True):
+        path = f"sessions/{number:04d}.json"
+        if (data := records.files.read_if_present(path)) is None:
+            continue
+        settings = _checked_session(data, records.url_of(path))["settings"]
+        if name in settings:
+            return number, settings[name]
+    return None
+
+
 def last_export(records: Records) -> Export:
-    """Returns the option ``export`` of the newest session; ``final`` without one."""
-    newest = newest_session(records)
-    return "best" if newest is not None and newest[1]["settings"].get("export") == "best" else "final"
+    """Returns the option ``export`` of the newest session that has it; ``final`` without one."""
+    found = last_with_setting(records, "export")
+    return "best" if found is not None and found[1] == "best" else "final"
 
 
 def newest_number(records: Records) -> int | None:

@@ -27,8 +27,8 @@ class LastSession:
     Attributes:
         heartbeat: Time of its last heartbeat, or of its start if there is none.
         is_alive: Whether it runs the search now, judged from this host.
-        is_complete: Whether it ended because no work was left, or none that fits into the budget.
-        budget: The limits of its budget, by name.
+        is_complete: Whether the newest session that searched ended because no work was left, or none that fits.
+        budget: The limits of that session's budget, by name.
     """
 
     number: int
@@ -148,7 +148,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
     """
     from nas.search.host_process import HostProcess
     from nas.search.lease import LEASE_TIMEOUT_S
-    from nas.storage.sessions import newest_session
+    from nas.storage.sessions import last_with_setting, newest_session, read_heartbeat
 
     newest = newest_session(records)
     if newest is None:
@@ -158,6 +158,8 @@ def last_session(records: Records, now: float) -> LastSession | None:
     process = HostProcess.of_session(record)
     seen = float(beat.get("time", record["started"]))
     is_here = process.process_started != "" and process.is_beside(HostProcess.current())
+    searched, budget = last_with_setting(records, "budget") or (number, None)
+    last_beat = beat if searched == number else read_heartbeat(records, searched) or {}
     is_alive = not beat.get("ended") and not process.is_gone() and (is_here or abs(now - seen) < LEASE_TIMEOUT_S)
     return LastSession(
         number=number,
@@ -165,14 +167,13 @@ def last_session(records: Records, now: float) -> LastSession | None:
         pid=process.pid,
         heartbeat=seen,
         is_alive=is_alive,
-        is_complete=beat.get("complete") is True,
-        budget=_limits(record.get("settings")),
+        is_complete=last_beat.get("complete") is True,
+        budget=_limits(budget),
     )
 
 
-def _limits(settings: Any) -> dict[str, float]:
-    """Returns the positive limits of the budget in a session's settings."""
-    budget = settings.get("budget") if isinstance(settings, Mapping) else None
+def _limits(budget: Any) -> dict[str, float]:
+    """Returns the positive limits of a budget in a session's record."""
     found = budget.items() if isinstance(budget, Mapping) else ()
     return {
         name: float(limit)

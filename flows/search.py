@@ -53,7 +53,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     prepared = definition.build()
     prepared.check_budget(budget)
     prepared.problem.check_runner(machine.runner, machine.slots, prepared.plan.search.policies)
-    outside = prepared.problem.data_arguments - prepared.problem.data_files
+    outside = (prepared.problem.data_arguments - prepared.problem.data_files) | prepared.problem.speed_arguments
     name = search_name(invocation, prepared.default_name, definition, outside)
     check_name(name)
     context = engine.open(invocation, machine, name)

@@ -143,6 +143,17 @@ def test_slots_make_two_searches(here: Path, api_url: str) -> None:
 
 
 @pytest.mark.slow
+def test_lanes_make_two_searches(here: Path, api_url: str) -> None:
+    """-m problem.lanes=1,2 compares two searches, although their trials are the same."""
+    lanes = ("runner=threads", "slots=2", "problem.lanes=1,2", "device=cpu", "policy=search_only")
+    digits = ("+tuner=random", "problem=digits", "budget.trials=1")
+    done = run(here, "-m", *digits, *lanes, PREFECT_API_URL=api_url)
+
+    assert done.status == 0, done.err
+    assert [name.partition("-problem.lanes")[2] for name in names(here)] == ["-1", "-2"]
+
+
+@pytest.mark.slow
 def test_a_multirun_leaves_no_files(here: Path) -> None:
     """No multirun.yaml and no outputs folder is left, here or in the temporary folder."""
     done = run(here, "-m", "+tuner=random", *SMALL, "runner=debug", "budget.trials=1", "seed=1,2")

@@ -166,9 +166,10 @@ class ImageProblem(Problem):
         return super().measure(point, device) if self.lanes == 1 else {}
 
     def close(self) -> None:
-        """Ends the threads of stacks."""
+        """Ends the threads of stacks; a later trial makes new ones."""
         for stack in self._stacks.values():
             stack.close()
+        self._stacks.clear()
 
     def train(self, run: TrialRun) -> dict[str, float]:
         """Trains the point under its policies.

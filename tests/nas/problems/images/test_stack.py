@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from nas import Policy, PolicyPlan, Search, Spec, Stage
+from nas import Policy, PolicyPlan, Problem, Search, Spec, Stage
 from nas.api.search import run_search
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
+from nas.core.spec import spec_of
+from nas.core.trial import State
 from nas.problems.digits import DigitsProblem
 from nas.problems.fashion_mnist import BLOCKS
 from nas.problems.images.conv_net import ConvNet
@@ -157,3 +159,26 @@ def test_lanes_need_threads_from_python_too(tmp_path: Path) -> None:
     for runner, slots in (("processes", 2), ("debug", 1)):
         with pytest.raises(ConfigurationError, match=rf"^problem.lanes=2: must be 1 with runner={runner}"):
             run_search(DigitsProblem(lanes=2), tuner=RandomTuner, root=str(tmp_path), slots=slots, runner=runner)
+
+
+@pytest.mark.slow
+def test_a_problem_with_lanes_is_used_again(tmp_path: Path) -> None:
+    """A second search in one process has stacks of its own."""
+    problem, cheap = DigitsProblem(lanes=2), frozenset({Policy.EARLY_STOP, Policy.DOWNSCALE})
+    found = [
+        run_search(
+            Search(
+                problem=spec_of("problem", problem, Problem),
+                tuner=Spec.of(RandomTuner),
+                plan=PolicyPlan((Stage(name="search", policies=cheap),)),
+                seed=seed,
+                slots=2,
+            ),
+            root=str(tmp_path),
+            budget=2,
+            runner="threads",
+        )
+        for seed in range(2)
+    ]
+
+    assert [trial.state for results in found for trial in results.lineage] == [State.COMPLETE] * 4

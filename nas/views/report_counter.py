@@ -71,17 +71,21 @@ class ReportCounter:
     def expected(self, trial: Trial) -> int | None:
         """Returns the expected number of reports, or None if unknown.
 
-        A COMPLETE trial with the same stage and policies gives it. Without one, the trial of the same point does,
-        scaled by its share of a full training. Each epoch is taken to be reported.
+        A COMPLETE trial with the same stage, policies and fidelity gives it. Without one, the trial of the same point
+        does, scaled by its share of a full training. Each epoch is taken to be reported.
         """
         if trial.more_epochs is not None:
             return trial.more_epochs
         for other in reversed(self._trials.values()):
-            is_like = (other.stage, other.policies, other.more_epochs) == (trial.stage, trial.policies, None)
-            if is_like and other.state == State.COMPLETE and other.curve:
+            if _kind(other) == _kind(trial) and other.state == State.COMPLETE and other.curve:
                 return len(other.curve)
         parent = self._trials.get(trial.parents[0]) if trial.parents else None
         return None if parent is None else _scaled(parent, trial)
+
+
+def _kind(trial: Trial) -> tuple[object, ...]:
+    """Returns what decides the epochs of a trial."""
+    return trial.stage, trial.policies, trial.more_epochs, trial.proposal.fidelity
 
 
 def _scaled(parent: Trial, trial: Trial) -> int | None:
@@ -89,5 +93,6 @@ def _scaled(parent: Trial, trial: Trial) -> int | None:
     share = parent.cost.get("epochs_share")
     if parent.state != State.COMPLETE or not parent.curve or not share:
         return None
-    is_short = Policy.EARLY_STOP in trial.policies & parent.policies
-    return len(parent.curve) if is_short else round(len(parent.curve) / share)
+    if (fidelity := trial.proposal.fidelity) is None and Policy.EARLY_STOP in trial.policies & parent.policies:
+        return len(parent.curve)
+    return max(1, round(len(parent.curve) / share * (1.0 if fidelity is None else fidelity)))

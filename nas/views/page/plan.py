@@ -58,7 +58,8 @@ def policy_plan(snapshot: Snapshot) -> Plan:
 
 
 def _stage(snapshot: Snapshot, stage: Mapping[str, Any], trials: list[Trial]) -> StageRow:
-    policies = " + ".join(map(str, stage.get("policies") or ())) or "none: trained in full"
+    in_full = "none" if any(trial.is_shortened for trial in trials) else "none: trained in full"
+    policies = " + ".join(map(str, stage.get("policies") or ())) or in_full
     scored = [(t, value) for t in trials if (value := t.value(snapshot.metric.name)) is not None]
     best = max(scored, key=lambda entry: snapshot.metric.rank(entry[1]), default=None)
     return StageRow(

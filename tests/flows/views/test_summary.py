@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from flows.views.summary import failure_of
+from flows.views.summary import failure_of, print_summary
 from nas.core.lineage import Lineage
-from nas.core.trial import Reason, State
+from nas.core.metric import Metric
+from nas.core.policy import Stage
+from nas.core.trial import Proposal, Reason, State
 from nas.search.pipeline import Summary
 from tests.support.sample_searches import trial
 
@@ -22,3 +26,14 @@ def test_failed_search_names_the_error_and_the_remedy(end: str) -> None:
     assert str(failure_of(summary)).startswith(
         "no trial of 1 has a score; the last, trial 0: problem.text=a: must be a text. Fix the problem, then add "
     )
+
+
+def test_a_shortened_winner_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary names the share of its epochs, and the remedies."""
+    searched = trial(0, score=0.5)
+    proposal = Proposal(point={"width": 8}, parents=(0,), fidelity=0.1)
+    final = replace(trial(1, score=0.6, stage="final"), proposal=proposal)
+    summary = Summary("name", "url", Lineage.of([searched, final]), final, {}, None)
+    print_summary(summary, [Metric("accuracy")], "heirloom", final=Stage(name="final", policies=frozenset()))
+
+    assert "trained for 10% of its epochs: raise budget.hours, or go on with more_epochs=N" in capsys.readouterr().out

@@ -119,6 +119,24 @@ def test_a_finished_final_tells_how_many_epochs_the_next_has(capsys: pytest.Capt
     assert "; running 1, finals 1/2, final 3 epoch 1/2, best final score" in line
 
 
+def test_a_shortened_final_has_fewer_epochs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fidelity counts, and it says nothing about a full one."""
+    monkeypatch.setattr("nas.views.progress.PLAIN_REPORTS_EVERY_S", 0.0)
+    short = replace(final_of(2, 0), proposal=Proposal(point={}, parents=(0,), fidelity=0.1))
+    progress = Progress([Metric("score")], {"search": 2, "final": 2}, [searched(0, 8, 0.2), searched(1, 10, 0.2)])
+    for event in (Proposed(short), Started(2, 1, 0), Reported(2, 0, {})):
+        progress.observe(event)
+    done = replace(short, state=State.COMPLETE, curve=((0, {"score": 0.5}),), metrics={"score": 0.5})
+    for event in (Finished(done), Proposed(final_of(3, 1)), Started(3, 1, 1), Reported(3, 0, {})):
+        progress.observe(event)
+    printed = capsys.readouterr().err
+
+    assert "final 2 epoch 1/4," in printed
+    assert "final 3 epoch 1/50," in printed
+
+
 def test_more_epochs_count_no_finals(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that goes on is named with its epochs, without the finals of earlier sessions."""
     monkeypatch.setattr("nas.views.progress.PLAIN_REPORTS_EVERY_S", 0.0)

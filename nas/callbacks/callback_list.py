@@ -19,6 +19,20 @@ END_S = 30.0
 """Seconds that callbacks in the background have at the end of a session."""
 
 
+def checked_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
+    """Returns callbacks that a user gave.
+
+    Raises:
+        ConfigurationError: they are no list, or an element is no callback.
+    """
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
+        raise ConfigurationError(f"callbacks={callbacks!r:.200}: must be a list. Write callbacks=[...].")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigurationError(f"callbacks: {callback!r:.200}: must be an instance of nas.Callback.")
+    return tuple(callbacks)
+
+
 class CallbackList:
     """Calls callbacks, and continues after their exceptions.
 
@@ -30,16 +44,13 @@ class CallbackList:
         end_s: Seconds that callbacks in the background have at the end of a session.
 
     Raises:
-        ConfigurationError: an element is no callback.
+        ConfigurationError: as ``checked_callbacks``.
     """
 
     def __init__(
         self, callbacks: Sequence[Callback], notify: Callable[[str], None] = logger.warning, *, end_s: float = END_S
     ) -> None:
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                raise ConfigurationError(f"callbacks: {callback!r:.200}: must be an instance of nas.Callback.")
-        self._callbacks = tuple(callbacks)
+        self._callbacks = checked_callbacks(callbacks)
         self._notify = notify
         self._end_s = end_s
         self._callers: list[_Caller] = []

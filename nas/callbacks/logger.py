@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping, Set
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ class LoggerCallback(Callback, ABC):
 
     def __init__(self) -> None:
         self._search: SearchInfo | None = None
+        self._unwritten: deque[Trial] = deque()  # that are still to write
         self._steps: dict[int, set[int]] = {}  # that are logged, of open runs
         self._finished: dict[int, Trial] = {}
 
@@ -67,6 +69,7 @@ class LoggerCallback(Callback, ABC):
     def on_search_start(self, search: SearchInfo) -> None:
         """Connects to the tracker."""
         self._steps.clear()
+        self._unwritten.clear()
         self._finished = {trial.number: trial for trial in search.lineage if trial.is_finished}
         self.setup(search)
         self._search = search
@@ -86,7 +89,11 @@ class LoggerCallback(Callback, ABC):
 
     def on_trial_end(self, trial: Trial) -> None:
         """Writes what is missing, and the result."""
+        self._find_earlier_trials()
+        self._write(trial)
         self._write_earlier_trials()
+
+    def _write(self, trial: Trial) -> None:
         self._finished[trial.number] = trial
         if trial.number not in self._steps:
             self.log_trial_start(trial)
@@ -102,11 +109,18 @@ class LoggerCallback(Callback, ABC):
         self.log_search_end(outcome)
 
     def _write_earlier_trials(self) -> None:
-        """Writes finished trials of earlier sessions that the tracker lacks, once."""
+        """Writes finished trials of earlier sessions that the tracker lacks.
+
+        If the tracker fails, the next call goes on with the trial after.
+        """
+        self._find_earlier_trials()
+        while self._unwritten:
+            self._write(self._unwritten.popleft())
+
+    def _find_earlier_trials(self) -> None:
+        """Asks the tracker once which trials of earlier sessions it has."""
         if self._search is None:
             return
-        search, logged = self._search, self.logged_trials()
+        logged = self.logged_trials()
+        self._unwritten.extend(t for t in self._search.lineage if t.is_finished and t.number not in logged)
         self._search = None  # unless the tracker failed: then the next call asks again
-        for trial in search.lineage:
-            if trial.is_finished and trial.number not in logged:
-                self.on_trial_end(trial)

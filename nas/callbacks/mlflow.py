@@ -94,7 +94,9 @@ class MlflowCallback(LoggerCallback):
         """Returns the trials whose nested run has ended."""
         ended = set()
         for run in self._nested_runs():
-            number = int(run.data.tags["heirloom.trial"])
+            if not (text := run.data.tags.get("heirloom.trial", "")).isdecimal():  # a run of the user's
+                continue
+            number = int(text)
             self._runs[number] = run.info.run_id
             if run.info.status in STATUS.values():
                 ended.add(number)

@@ -59,7 +59,8 @@ class TensorBoardCallback(LoggerCallback):
     def logged_trials(self) -> Set[int]:
         """Returns the trials that have a result file."""
         found = self._folder.glob(f"trial-*/events.out.tfevents.*{RESULT}")
-        return {int(path.parent.name.removeprefix("trial-")) for path in found}
+        numbers = (path.parent.name.removeprefix("trial-") for path in found)
+        return {int(number) for number in numbers if number.isdecimal()}
 
     def log_trial_start(self, trial: Trial) -> None:
         """Opens the trial's event file, and deletes those of an earlier attempt."""

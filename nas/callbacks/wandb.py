@@ -71,7 +71,8 @@ class WandbCallback(LoggerCallback):
     def logged_trials(self) -> Set[int]:
         """Returns the trials whose run's folder says that it has ended."""
         found = self._folder.glob(f"wandb/*run-*-{self._search_id}-*/{COMPLETE}")
-        return {int(path.parent.name.rpartition("-")[2]) for path in found}
+        numbers = (path.parent.name.rpartition("-")[2] for path in found)
+        return {int(number) for number in numbers if number.isdecimal()}
 
     def log_trial_start(self, trial: Trial) -> None:
         """Starts the trial's run; that of an earlier attempt, which has the same id, is overwritten."""

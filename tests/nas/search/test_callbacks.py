@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from nas.api.search import run_search
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
 from nas.callbacks.extras import check_folder, check_server
+from nas.callbacks.logger import LoggerCallback
 from nas.callbacks.mlflow import MlflowCallback
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
@@ -162,6 +164,43 @@ def test_no_callback_is_refused(root: str) -> None:
     """An element that is no callback is named."""
     with pytest.raises(ConfigurationError, match=r"callbacks: <class .*: must be an instance of nas\.Callback"):
         run(root, RecordingCallback)  # type: ignore[arg-type]
+
+
+class ForgetfulLogger(LoggerCallback):
+    """Its tracker has no trial of earlier sessions, and fails once."""
+
+    runs_in_background = False
+
+    def __init__(self, fails_at: int) -> None:
+        super().__init__()
+        self.written: list[int] = []
+        self._fails_at = fails_at
+
+    def setup(self, search: SearchInfo) -> None: ...
+
+    def logged_trials(self) -> set[int]:
+        return set()
+
+    def log_trial_start(self, trial: Trial) -> None:
+        if trial.number == self._fails_at:
+            self._fails_at = -1
+            raise OSError("the tracker restarts")
+
+    def log_trial_report(self, trial: Trial, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def log_trial_end(self, trial: Trial) -> None:
+        self.written.append(trial.number)
+
+    def log_search_end(self, outcome: SearchOutcome) -> None: ...
+
+
+def test_one_error_loses_one_earlier_trial(root: str) -> None:
+    """A tracker that fails for one trial of an earlier session gets the others, and those of this session."""
+    run(root, n_trials=3)
+    logger = ForgetfulLogger(fails_at=1)
+    found = run(root, logger, n_trials=4)
+
+    assert sorted(logger.written) == [trial.number for trial in found.lineage if trial.number != 1]
 
 
 def test_background_calls_are_in_order(root: str) -> None:

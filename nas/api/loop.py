@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +13,10 @@ from nas.api.opened import OpenedSearch, SearchOptions, open_pipeline, search_of
 from nas.api.results import Results
 from nas.api.search import log_notice
 from nas.callbacks.base import Callback
+from nas.callbacks.callback_list import checked_callbacks
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialInterrupted
+from nas.core.metric import plain_metrics
 from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import closest_names
@@ -37,7 +40,7 @@ def open_search(
     problem: Search | type[Problem] | Problem | Spec | str,
     *,
     tuner: type[Tuner] | Tuner | Spec | str | None = None,
-    root: str = "heirloom",
+    root: str | os.PathLike[str] = "heirloom",
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
     budget: Budget | int | None = None,
@@ -64,6 +67,7 @@ def open_search(
         ConfigurationError: an argument is invalid, or the search in the folder is another one.
     """
     search = search_of(problem, tuner, None)
+    checked_callbacks(callbacks)
     if search.slots != 1:
         raise ConfigurationError(f"slots={search.slots}: must be 1 in a loop. Use run_search for several slots")
     settings = SearchOptions(
@@ -279,4 +283,8 @@ class _Offer:
             given = ", ".join(unknown) or "nothing"
             names = closest_names(given, missing)
             raise ConfigurationError(f"run.finish: trial {number} needs {names}, not {given}. Call run.finish again")
+        try:
+            plain_metrics(scores)
+        except TypeError as error:
+            raise ConfigurationError(f"run.finish: trial {number}: {error}. Call run.finish again") from error
         self.has_result = True

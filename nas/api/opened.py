@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ from nas.core.names import check_name
 from nas.core.ranking import Export
 from nas.core.spec import spec_of
 from nas.core.validation import check_int
-from nas.search.definition import Search, read_retry
+from nas.search.definition import PreparedSearch, Search, read_code, read_retry
 from nas.search.identity import claim_identity, open_records
 from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.training.messages import LOG_DIR
@@ -46,7 +48,7 @@ class SearchOptions:
         log_dir: The local folder of loggers.
     """
 
-    root: str
+    root: str | os.PathLike[str]
     options: Mapping[str, Any] | None = None
     name: str | None = None
     budget: Budget | int | None = None
@@ -98,18 +100,25 @@ def search_of(problem: object, tuner: object, slots: int | None) -> Search:
     return Search(problem=spec_of("problem", problem, Problem), tuner=tuner_spec, seed=seed, slots=n_slots or 1)
 
 
-def open_pipeline(search: Search, options: SearchOptions, *, is_loop: bool = False) -> OpenedSearch:
+def open_pipeline(
+    search: Search,
+    options: SearchOptions,
+    *,
+    is_loop: bool = False,
+    check: Callable[[PreparedSearch, BlobStore], None] = lambda prepared, files: None,
+) -> OpenedSearch:
     """Opens the folder of a search, and creates or compares its identity.
 
     Args:
         search: The definition.
         options: The settings of the session.
         is_loop: Whether code outside the problem trains the trials.
+        check: Called before anything is written.
 
     Raises:
         ConfigurationError: the definition or an option is invalid, or the search in the folder is another one.
     """
-    retries_failed = read_retry(options.retry, deterministic=search.deterministic)
+    retries_failed, may_change = read_retry(options.retry, deterministic=search.deterministic), read_code(options.code)
     prepared = search.build(is_loop=is_loop)
     budget = _budget_of(options.budget)
     prepared.check_budget(budget)
@@ -126,10 +135,11 @@ def open_pipeline(search: Search, options: SearchOptions, *, is_loop: bool = Fal
     )
     if budget.gpu_hours is not None:
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU: run_search trains on the CPU")
+    check(prepared, files)
     claim_identity(records, prepared)
     retries = retries_failed and bool(pipeline.failed())
     end = None if retries else pipeline.ended_by()
-    may_change, is_finished = options.code == "changed", end is not None
+    is_finished = end is not None
     code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)
     if not is_finished:
         import_weights(records, search.init)

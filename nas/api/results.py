@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ class Results:
         return results_html(self.snapshot)
 
 
-def load(name: str, root: str = "heirloom", *, options: Mapping[str, Any] | None = None) -> Results:
+def load(name: str, root: str | os.PathLike[str] = "heirloom", *, options: Mapping[str, Any] | None = None) -> Results:
     """Reads the results of a search, also of a running one. Writes nothing.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -11,14 +12,16 @@ from nas.api.opened import SearchOptions, open_pipeline, search_of
 from nas.api.results import Results
 from nas.api.workers import check_not_imported, check_sent
 from nas.callbacks.base import Callback
+from nas.callbacks.callback_list import checked_callbacks
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import check_choice
 from nas.executors.events import Event, Notice
-from nas.search.definition import Search
+from nas.search.definition import PreparedSearch, Search
 from nas.search.pipeline import Runner, SearchPipeline, run_session
+from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
@@ -34,7 +37,7 @@ def run_search(
     problem: Search | type[Problem] | Problem | Spec | str,
     *,
     tuner: type[Tuner] | Tuner | Spec | str | None = None,
-    root: str = "heirloom",
+    root: str | os.PathLike[str] = "heirloom",
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
     budget: Budget | int | None = None,
@@ -82,20 +85,24 @@ def run_search(
     """
     search = search_of(problem, tuner, slots)
     check_not_imported(search.slots)
+    checked_callbacks(callbacks)
     kind = _runner_of(runner, search)
+
+    def check(prepared: PreparedSearch, files: BlobStore) -> None:
+        prepared.problem.check_runner(kind, search.slots, prepared.plan.search.policies)
+        if kind == "processes":
+            check_sent(search.problem, search.slots, files)
+
     opened = open_pipeline(
         search,
         SearchOptions(
             root=root, options=options, name=name, budget=budget, finalists=finalists, retention=retention,
             code=code, retry=retry, export=export, log_dir=log_dir,
         ),
+        check=check,
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
-        prepared = opened.pipeline.prepared
-        prepared.problem.check_runner(kind, search.slots, prepared.plan.search.policies)
-        if kind == "processes":
-            check_sent(search.problem, search.slots, files)
         with _observed(opened.pipeline, progress) as observe:
             run_session(
                 opened.pipeline, runner=kind, code=opened.code, options=options, retries=opened.retries,

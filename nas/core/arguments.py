@@ -33,18 +33,31 @@ def arguments_of(instance: object) -> Mapping[str, Any] | None:
     return found
 
 
+def changed_argument(instance: object) -> str | None:
+    """Returns the name of an argument whose attribute was changed after the construction, or None.
+
+    Numbers and texts are compared. An attribute that was None may have been filled in.
+    """
+    built: Mapping[str, Any] = getattr(instance, "_built", {})
+    return next((name for name, value in built.items() if getattr(instance, name, value) != value), None)
+
+
 def _recording(init: Callable[..., None]) -> Callable[..., None]:
     """Returns a constructor that also keeps its arguments; the outermost of several constructors counts."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
     def recording(self: Any, *args: Any, **more: Any) -> None:
-        if "_arguments" not in vars(self):
+        is_outermost = "_arguments" not in vars(self)
+        if is_outermost:
             with suppress(TypeError):  # the constructor raises a better one
                 bound = signature.bind(self, *args, **more)
                 found = _by_name(signature, bound.arguments)
                 self._arguments = None if found is None else _kept(found, getattr(self, "data_arguments", frozenset()))
         init(self, *args, **more)
+        if is_outermost:
+            found = {name: getattr(self, name, None) for name in vars(self).get("_arguments") or {}}
+            self._built = {name: value for name, value in found.items() if isinstance(value, str | int | float)}
 
     return recording
 

@@ -15,7 +15,7 @@ def check_name(name: str) -> str:
     Raises:
         ConfigurationError: it is not a valid folder name on every file system.
     """
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(
             f"name={name!r}: must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
         )

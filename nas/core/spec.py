@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.core.argument_types import unfit_argument
-from nas.core.arguments import arguments_of
+from nas.core.arguments import arguments_of, changed_argument
 from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.targets import load_target
 from nas.core.validation import did_you_mean, short_repr
@@ -197,6 +197,11 @@ def _arguments_of(kind: str, part: object, injected: frozenset[str]) -> dict[str
         class_ = type(part).__name__
         raise ConfigurationError(
             f"{kind}={class_}(...): its arguments must be known. Pass nas.Spec.of({class_}, argument=...) instead"
+        )
+    if (name := changed_argument(part)) is not None:
+        class_, value = type(part).__name__, short_repr(getattr(part, name))
+        raise ConfigurationError(
+            f"{kind}={class_}(...): {name} must not be changed after it was built. Pass {class_}({name}={value}, ...)"
         )
     return {name: value for name, value in found.items() if name not in injected}
 

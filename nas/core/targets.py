@@ -8,6 +8,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,10 @@ def _similar(target: str) -> str | None:
     module_name, _, name = target.rpartition(".")
     found: dict[str, str] = {}
     for path, module in _modules_near(module_name):
-        for class_name in _CLASS.findall(path.read_text(encoding="utf-8", errors="replace")):
+        text = ""
+        with suppress(OSError):  # not a file, or not readable
+            text = path.read_text(encoding="utf-8", errors="replace")
+        for class_name in _CLASS.findall(text):
             found.setdefault(class_name.lower(), f"{module}.{class_name}")
     near = near_names(name.lower(), found, n=1, cutoff=0.75)
     return found[near[0]] if near and found[near[0]] != target else None
@@ -113,5 +117,5 @@ def _spec(module_name: str) -> Any:
     """Returns the import system's spec of a module, or None if there is none."""
     try:
         return importlib.util.find_spec(module_name)
-    except (ImportError, ValueError):
+    except Exception:  # of the code of a package above it; the import itself shows the error
         return None

@@ -279,6 +279,17 @@ def read_retry(retry: object, *, deterministic: bool) -> bool:
     return retry is not None
 
 
+def read_code(code: object) -> bool:
+    """Returns whether a search goes on although code has changed (the option ``code``).
+
+    Raises:
+        ConfigurationError: the value is invalid.
+    """
+    if code not in (None, "changed"):
+        raise ConfigurationError(f"code={code!r}: must be changed, to go on with other code")
+    return code is not None
+
+
 def compared(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of ``search.json`` that every session of a search has in common.
 

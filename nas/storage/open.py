@@ -17,7 +17,9 @@ DISK_RETRY_S = 2.0
 """For a disk of this machine: waiting does not change a missing or wrong file."""
 
 
-def open_root(url: str, options: Mapping[str, object] | None = None, *, retry_s: float | None = None) -> BlobStore:
+def open_root(
+    url: str | os.PathLike[str], options: Mapping[str, object] | None = None, *, retry_s: float | None = None
+) -> BlobStore:
     """Returns the files under a root.
 
     Args:
@@ -29,6 +31,9 @@ def open_root(url: str, options: Mapping[str, object] | None = None, *, retry_s:
     Raises:
         ConfigurationError: a chained URL, an unknown protocol, a missing package, or options that the protocol refuses.
     """
+    if not isinstance(url, str | os.PathLike):
+        raise ConfigurationError(f"storage.root={url!r}: must be a folder or a URL, as text.")
+    url = os.fspath(url)
     if "::" in url:  # a cache or an archive around a file system keeps none of its promises
         raise ConfigurationError(
             f"storage.root={without_passwords(url)!r}: must be one URL, without `::`. Name a folder."

@@ -11,7 +11,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.ranking import Export
 from nas.core.validation import check_bool, check_choice, check_int, check_number
-from nas.search.definition import Search, read_retry
+from nas.search.definition import Search, read_code, read_retry
 
 LEAST_S = 1.0
 """Shortest time budget in seconds; a process alone takes longer to start."""
@@ -37,8 +37,6 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     Raises:
         ConfigurationError: a limit is invalid.
     """
-    if values["code"] not in (None, "changed"):
-        raise ConfigurationError(f"code={values['code']!r}: must be changed, to go on with other code")
     return Limits(
         finalists=check_int("finalists", values["finalists"], 1),
         export=read_export(values),
@@ -46,7 +44,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         max_failures=None if (most := values["max_failures"]) is None else check_int("max_failures", most, 1),
         resume_every_s=float(check_number("resume_every_s", values["resume_every_s"], 0)),
         takeover=check_bool("takeover", values["takeover"]),
-        code_may_change=values["code"] == "changed",
+        code_may_change=read_code(values["code"]),
         retries_failed=read_retry(values.get("retry"), deterministic=values.get("deterministic") is True),
     )
 

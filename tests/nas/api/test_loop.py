@@ -36,6 +36,7 @@ from nas import (
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.policy import PolicyPlan, Stage
 from nas.search.identity import open_records
+from nas.search.lease import SearchLease
 from nas.search.more_epochs import MoreEpochs
 from nas.search.pipeline import SearchPipeline, run_session
 from nas.storage.open import open_root
@@ -152,6 +153,7 @@ def test_loop_has_a_log_folder_and_an_export(tmp_path: Path) -> None:
     for n_trials, given, kept in ((2, None, "best"), (3, "final", "final"), (4, None, "final")):
         with opened(root, budget=n_trials, export=given) as search:
             search.ask().finish(score=1.0)
+        SearchLease(records, settings={"command": "gc"}).close()
         assert last_export(records) == kept
 
 
@@ -268,6 +270,8 @@ def test_mistakes_in_a_loop() -> None:
             run.finish(scores=1.0)
         with pytest.raises(ConfigurationError, match=r"needs score, not nothing"):
             run.finish()
+        with pytest.raises(ConfigurationError, match=r"trial 0: metric score must be a number, not 'high'"):
+            run.finish(score="high")  # type: ignore[arg-type]
         run.finish(score=1.0)
         with pytest.raises(ConfigurationError, match=r"run\.finish: trial 0 has its result\. Call search\.ask\(\)"):
             run.finish(score=2.0)

@@ -14,9 +14,10 @@ from uuid import uuid4
 
 import pytest
 
-from nas import Int, Metric, ParameterSpace, Problem, Retention, Search, Spec, TrialRun, load, run_search
+from nas import Callback, Int, Metric, ParameterSpace, Problem, Retention, Search, Spec, TrialRun, load, run_search
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.spec import spec_of
+from nas.search.lease import SearchLease
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
@@ -86,6 +87,13 @@ class Nameless(PlainProblem):
 
     def __init__(self, *depths: int) -> None:
         self.depths = depths
+
+
+def changed(problem: Problem, **attributes: object) -> Problem:
+    """Returns a problem whose attributes were changed after its construction."""
+    for name, value in attributes.items():
+        setattr(problem, name, value)
+    return problem
 
 
 def memory() -> str:
@@ -181,6 +189,13 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
         (Scaled, {"runner": "dask"}, "runner='dask': must be debug, threads or processes"),
         (Scaled, {"budget": 0}, "budget=0: must be a whole number of at least 1"),
         (Scaled, {"callbacks": [1]}, r"callbacks: 1: must be an instance of nas\.Callback"),
+        (Scaled, {"callbacks": Callback()}, r"callbacks=<.*>: must be a list\. Write callbacks=\[\.\.\.\]"),
+        (Scaled, {"name": 12}, "name=12: must be 1 to 200 letters"),
+        (Scaled, {"root": 5}, "storage.root=5: must be a folder or a URL, as text"),
+        (Scaled, {"retention": "best:1"}, r"retention='best:1': must be a nas\.Retention"),
+        (Scaled, {"log_dir": 5.5}, "log_dir=5.5: must be a folder, as text"),
+        (Scaled, {"code": "change"}, "code='change': must be changed, to go on with other code"),
+        (changed(Scaled(2), factor=5), {}, r"problem=Scaled\(\.\.\.\): factor must not .* Pass Scaled\(factor=5, "),
         (Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner)), {}, "tuner=.*must not be given with a Search"),
         (Scaled, {"tuner": RandomTuner(PlainProblem.space, Scaled.metrics)}, None),
         (Scaled, {"tuner": RandomTuner(ParameterSpace({"y": Int(0, 1)}), Scaled.metrics)}, "have the problem's space"),
@@ -199,6 +214,14 @@ def test_mistakes(
         run_search(problem, **arguments)
 
     assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("search.json"))  # nothing is written
+
+
+def test_root_may_be_a_path(tmp_path: Path) -> None:
+    """``run_search`` and ``load`` take a ``Path``."""
+    run_search(Scaled, tuner=RandomTuner, root=tmp_path / "runs", name="s", budget=1)
+
+    assert len(load("s", tmp_path / "runs").lineage) == 1
 
 
 def test_changed_arguments_are_recorded_as_given() -> None:
@@ -224,6 +247,11 @@ def test_session_records_its_settings() -> None:
 
     assert results.snapshot.session is not None
     assert results.snapshot.session.budget["trials"] == 3.0
+    for settings in ({"command": "gc"}, {"finalists": 4}):  # of the commands gc and final
+        SearchLease(Records(open_root(root).subfolder("s")), settings=settings).close()
+    later = load("s", root)
+    assert later.snapshot.session is not None
+    assert (later.standing, later.snapshot.session.budget["trials"]) == ("finished", 3.0)
     assert session["settings"].items() >= {"finalists": 5, "keep": "best:3", "max_gb": 1.0, "runner": "debug"}.items()
 
 

@@ -144,6 +144,7 @@ def test_a_misspelled_class_is_asked_for(
 ) -> None:
     """The most similar class of the module, its package or the working folder is named."""
     (tmp_path / "my_own_problem.py").write_text("class MyProblem:\n    pass\n")
+    (tmp_path / "my_own_problems.py").symlink_to(tmp_path / "missing.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 

@@ -37,8 +37,8 @@ class TransformerSpace(Space):
     """The sizes of a transformer, and other parameters.
 
     Points are such as ``{"n_layers": 2, "n_heads": 2, "width": 64, "mlp_ratio": 4, "learning_rate": 0.003}``. The width
-    is a product of heads and head size. A mutation takes one step up or down in one size. A step up is recorded as
-    growth operations, which `inherit` replays (`nas.spaces.growth`).
+    is a product of heads and head size. A mutation takes one step up or down in one size. A step up is a growth
+    operation, which `inherit` replays (`nas.spaces.growth`), if one of ``growth`` makes it.
 
     Args:
         n_layers: The smallest and the greatest number of blocks.
@@ -109,7 +109,8 @@ class TransformerSpace(Space):
         """Returns the variation after one more step of ``mutate``, and records growth operations."""
         self.validate(variation.point)
         sizes, others = Sizes.of(variation.point), _others(variation.point)
-        steps: list[GrowthOperation | Sizes] = [*self._growths(sizes, rng), *self._other_steps(sizes)]
+        growths = self._growths(sizes, rng)
+        steps: list[GrowthOperation | Sizes] = [*growths, *self._other_steps(sizes, growths)]
         has_parameters = self.parameters.n_points != 1
         if has_parameters and (not steps or rng.random() < _PARAMETER_SHARE):
             return replace(variation, point={**sizes.to_json(), **self.parameters.mutate(others, rng)})
@@ -175,15 +176,17 @@ class TransformerSpace(Space):
         ]
         return [operation for operation in found if operation.kind in self.growth and self._has(operation.apply(sizes))]
 
-    def _other_steps(self, sizes: Sizes) -> list[Sizes]:
-        """Returns the sizes with one step that no operation makes."""
+    def _other_steps(self, sizes: Sizes, growths: Sequence[GrowthOperation]) -> list[Sizes]:
+        """Returns the sizes one step lower or higher that none of the operations makes."""
         head_size = sizes.width // sizes.n_heads
-        fewer = _below(self._ladders["n_heads"], sizes.n_heads)
-        found = [replace(sizes, n_layers=n) for n in _below(self._ladders["n_layers"], sizes.n_layers)]
-        found += [replace(sizes, n_heads=n, width=n * head_size) for n in fewer]
-        found += [replace(sizes, mlp_ratio=n) for n in _below(self._ladders["mlp_ratios"], sizes.mlp_ratio)]
+        layers, heads, ratios = (self._ladders[name] for name in ("n_layers", "n_heads", "mlp_ratios"))
+        found = [replace(sizes, n_layers=n) for n in _beside(layers, sizes.n_layers)]
+        found += [replace(sizes, n_heads=n, width=n * head_size) for n in _beside(heads, sizes.n_heads)]
+        found += [replace(sizes, mlp_ratio=n) for n in _beside(ratios, sizes.mlp_ratio)]
         others = [size for size in self._ladders["head_sizes"] if size != head_size]
-        return found + [replace(sizes, width=size * sizes.n_heads) for size in others]
+        found += [replace(sizes, width=size * sizes.n_heads) for size in others]
+        grown = {operation.apply(sizes) for operation in growths}
+        return [other for other in found if other not in grown]
 
     def _has(self, sizes: Sizes) -> bool:
         """Returns whether each size is one of its values."""
@@ -224,9 +227,10 @@ def _make(operations: Sequence[GrowthOperation], before: Sizes, now: Sizes) -> b
         return False
 
 
-def _below(ladder: Sequence[int], value: int) -> list[int]:
-    """Returns the next lower value in a list of one, or nothing."""
-    return [other for other in ladder if other < value][-1:]
+def _beside(ladder: Sequence[int], value: int) -> list[int]:
+    """Returns the next lower and the next higher value in a sorted list, if any."""
+    lower = [other for other in ladder if other < value]
+    return lower[-1:] + [other for other in ladder if other > value][:1]
 
 
 def _others(point: Point) -> Point:

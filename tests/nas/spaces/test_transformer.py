@@ -6,13 +6,14 @@ import json
 import pickle
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from nas.core.errors import ConfigurationError, PointError, SpaceExhaustedError
-from nas.spaces.growth import Growth, InsertBlock, Sizes, Stack, WidenHeads, WidenMlp
+from nas.core.point import Point
+from nas.spaces.growth import OPERATIONS, Growth, InsertBlock, Sizes, Stack, WidenHeads, WidenMlp
 from nas.spaces.parameters.space import Float
 from nas.spaces.space import Variation
 from nas.spaces.transformer import TransformerSpace
@@ -55,6 +56,45 @@ def test_mutation_reaches_every_size_and_leaves_the_point_unchanged() -> None:
         seen.add((point["n_layers"], point["n_heads"], point["width"], point["mlp_ratio"]))
 
     assert len(seen) == 3 * 3 * 2 * 3
+
+
+def test_every_point_is_reached_from_every_point() -> None:
+    """Mutations lead everywhere and back, whatever the sizes are and whichever operations may grow them."""
+    ladders = ((1, 3), (1, 1), (2,)), ((2, 3, 4), (1, 2), (1, 4)), ((1, 4), (2, 4), (5,)), ((3,), (1, 3), (1, 2, 3))
+    for heads, layers, ratios in ladders:
+        for growth in ([*OPERATIONS], ["stack"], ["widen_heads"], ["widen_mlp", "insert_block"]):
+            space = TransformerSpace(layers, heads, (8,), ratios, growth=growth)
+            points = {space.key(point): point for point in space.points()}
+            steps = {key: _mutants(space, point) for key, point in points.items()}
+            back = {key: {other for other in points if key in steps[other]} for key in points}
+
+            for ways in (steps, back):
+                assert _reached(next(iter(points)), ways) == points.keys(), repr(space)
+
+
+def _mutants(space: TransformerSpace, point: Point) -> set[str]:
+    """Returns the keys of mutants, of which a point has 8 at most."""
+    return {space.key(space.mutate(point, random.Random(seed))) for seed in range(40)}
+
+
+def _reached(start: str, ways: Mapping[str, set[str]]) -> set[str]:
+    """Returns what steps lead to from a start."""
+    found, left = {start}, [start]
+    while left:
+        new = ways[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
+def test_a_step_up_that_no_operation_makes_is_taken() -> None:
+    """From one to three heads no operation leads; the child has no growth to replay."""
+    space = TransformerSpace((1, 1), (1, 3), (16,), (1,))
+    start = Variation.of(space.smallest(random.Random(0)))
+    varied = space.vary(start, random.Random(0))
+
+    assert varied.point == {"n_layers": 1, "n_heads": 3, "width": 48, "mlp_ratio": 1}
+    assert space.derivation(varied) == {"mutated": ["n_heads", "width"]}
 
 
 def test_growth_is_recorded_if_operations_made_the_child() -> None:

@@ -41,9 +41,9 @@ def tokens_of(text: str) -> list[Token]:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The known words in lower case, from number 2.
+    """The known words, from number 2.
 
-    Number 0 is no word, and 1 is an unknown one.
+    Number 0 is no word, and 1 is an unknown one. Words of training texts are in lower case.
 
     Attributes:
         numbers: The number of each word.
@@ -73,8 +73,8 @@ class Vocabulary:
         return len(self.numbers) + 2
 
     def number(self, word: str) -> int:
-        """Returns the number of a word."""
-        return self.numbers.get(word.lower(), 1)
+        """Returns the number of a word as it is written, else that of its lower case."""
+        return self.numbers.get(word) or self.numbers.get(word.lower(), 1)
 
 
 @lru_cache(maxsize=1 << 17)

@@ -43,6 +43,14 @@ def test_vocabulary_of_vectors() -> None:
     assert found.vectors[[found.number("Tower"), found.number("war"), 0]].tolist() == [[3, 4], [0, 0], [0, 0]]
 
 
+def test_cased_vectors_are_found() -> None:
+    """A word has the vector of its own spelling if there is one, else that of its lower case."""
+    words = ["the", "The", "Paris", "tower"]
+    found = Vocabulary.of([], (words, np.zeros((4, 2), np.float32)))
+
+    assert [found.number(word) for word in ("the", "The", "THE", "Paris", "paris", "Tower")] == [2, 3, 2, 4, 1, 5]
+
+
 def test_characters_are_numbers() -> None:
     """A word has ten numbers from 0; characters outside ASCII have the last one."""
     assert character_numbers("0a") == bytes([1, 11]).ljust(WORD_LENGTH, b"\0")

@@ -1,7 +1,8 @@
 """Graphs of ga_squad, their mutations, and the layers that a child shares with its parent."""
 
+from nas.spaces.reading import mutations
 from nas.spaces.reading.graph import ReadingGraph
-from nas.spaces.reading.space import GA_SQUAD, ReadingSpace
+from nas.spaces.reading.space import GA_SQUAD
 
 WIDTH = 64
 
@@ -11,7 +12,11 @@ def first_graph():
 
 
 def mutated(graph, limits, rng):
-    return ReadingSpace(WIDTH, min_layers=limits[0], max_layers=limits[1]).mutate(graph, rng)
+    """Returns a mutant. The first graph may have fewer layers than the limits, and grows then."""
+    found = mutations.mutated(ReadingGraph.from_json(graph), rng, at_least=limits[0], at_most=limits[1])
+    if found is None:
+        raise ValueError(f"graph_min_layer={limits[0]}: must be below graph_max_layer={limits[1]}. Change one of them.")
+    return found.to_json()
 
 
 def shared_layers(parent, child):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
@@ -195,6 +196,22 @@ def test_ga_squads_tuner_survives_failed_trials(monkeypatch: pytest.MonkeyPatch)
 
     assert [one["restore_dir"] for one in asked] == [None] * 5
     assert len({one["save_dir"] for one in asked}) == 5
+
+
+def test_ga_squads_graphs_have_the_configured_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NNI's limits of 3 to 6, as in the configuration and by default, all graphs have so many layers."""
+    monkeypatch.syspath_prepend(ROOT / "nas" / "compat" / "nni" / "sdk")
+    monkeypatch.syspath_prepend(GA_SQUAD)
+    arguments = yaml.safe_load((GA_SQUAD / "config.yml").read_text())["tuner"]["classArgs"]
+    create = runpy.run_path(str(GA_SQUAD / "customer_tuner.py"))["CustomerTuner"]
+    for tuner in (create(**arguments), create("maximize", "weights")):
+        sizes = []
+        for number in range(100):
+            asked = tuner.generate_parameters(number)
+            tuner.receive_trial_result(number, asked, number % 7)
+            sizes.append(len(asked["graph"]["layers"]))
+
+        assert (arguments["graph_min_layer"], {*sizes}) == (3, {3, 4, 5, 6})
 
 
 @pytest.mark.slow

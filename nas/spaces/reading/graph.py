@@ -84,11 +84,17 @@ class ReadingGraph:
         Args:
             width: The width of all layers.
         """
-        sizes, found, n_equal = self.sizes, dict(enumerate(SIZES)), Counter[str]()
+        return {id: f"{name}_{number}" if number else name for id, (name, number) in self.numbered(width).items()}
+
+    def numbered(self, width: int) -> dict[int, tuple[str, int]]:
+        """Returns the parts of each name: that of equal layers, and the number among them."""
+        sizes, n_equal = self.sizes, Counter[str]()
+        found = {id: (name, 0) for id, name in enumerate(SIZES)}
         for id, layer in enumerate(self.layers, 2):
-            about = [layer.kind, width, SIZES[sizes[id]], *(found[source] for source in layer.inputs)]
+            sources = (f"{name}_{number}" if number else name for name, number in map(found.__getitem__, layer.inputs))
+            about = [layer.kind, width, SIZES[sizes[id]], *sources]
             name = f"{layer.kind}_{hashlib.blake2b(json.dumps(about).encode(), digest_size=6).hexdigest()}"
-            found[id] = f"{name}_{n_equal[name]}" if n_equal[name] else name
+            found[id] = name, n_equal[name]
             n_equal[name] += 1
         return found
 
@@ -144,9 +150,7 @@ def needed(nodes: Mapping[int, ReadingLayer], outputs: Sequence[int]) -> list[in
 
 
 def of_nodes(nodes: Mapping[int, ReadingLayer], passage: int, question: int) -> ReadingGraph:
-    """Returns the graph of the layers that the outputs need.
-
-    Their order is that of their ids as far as inputs allow. So of two equal layers the older one keeps its name.
+    """Returns the graph of the layers that the outputs need, in the order of ``order_of``.
 
     Args:
         nodes: Layers by any ids from 2.
@@ -156,13 +160,24 @@ def of_nodes(nodes: Mapping[int, ReadingLayer], passage: int, question: int) -> 
     Raises:
         PointError: a layer needs its own output, or an output is of the other text.
     """
-    left = sorted(needed(nodes, (passage, question)))
+    return _ordered(nodes, (passage, question), order_of(nodes, (passage, question)))
+
+
+def order_of(nodes: Mapping[int, ReadingLayer], outputs: Sequence[int]) -> list[int]:
+    """Returns the ids of the layers that outputs need, in order as far as inputs allow.
+
+    So of two equal layers the older one keeps its name.
+
+    Raises:
+        PointError: a layer needs its own output.
+    """
+    left = sorted(needed(nodes, outputs))
     order: list[int] = []
     while left:
         id = next(id for id in left if not {*left}.intersection(nodes[id].inputs))
         left.remove(id)
         order.append(id)
-    return _ordered(nodes, (passage, question), order)
+    return order
 
 
 def _ordered(nodes: Mapping[int, ReadingLayer], outputs: tuple[int, int], order: Sequence[int]) -> ReadingGraph:

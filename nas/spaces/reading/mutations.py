@@ -2,6 +2,9 @@
 
 A mutation adds a layer in place of an edge or on an edge, or removes a layer. After a removal, the layers behind it
 read random layers or an input of the removed one. NNI tried again without a limit until the graph was legal.
+
+Of equal layers, only the last one is removed or gets another input. A graph does not say which of them are gone, so
+the others would take each other's names and weights.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from nas.core.errors import PointError
-from nas.spaces.reading.graph import KINDS, ReadingGraph, ReadingLayer, of_nodes
+from nas.spaces.reading.graph import KINDS, ReadingGraph, ReadingLayer, of_nodes, order_of
 
 _TRIES = 40
+_ANY_WIDTH = 1  # names of one width are compared
 
 
 class _Draft:
@@ -22,6 +26,7 @@ class _Draft:
     """
 
     def __init__(self, graph: ReadingGraph) -> None:
+        self.before = graph.numbered(_ANY_WIDTH)
         self.nodes = {id: [*layer.inputs] for id, layer in enumerate(graph.layers, 2)}
         self.kinds = {id: layer.kind for id, layer in enumerate(graph.layers, 2)}
         self.nodes[-1] = [*graph.outputs]
@@ -43,13 +48,22 @@ class _Draft:
         return rng.choice([*outputs, *layers])
 
     def finish(self) -> ReadingGraph | None:
-        """Returns the graph, or None if it is not legal."""
+        """Returns the graph, or None if it is not legal or would rename an equal layer."""
         nodes = {id: ReadingLayer(self.kinds[id], tuple(self.nodes[id])) for id in self.kinds}
         try:
             graph = of_nodes(nodes, *self.nodes[-1])
         except PointError:
             return None
-        return graph if len(graph.layers) == len(nodes) else None
+        if len(graph.layers) < len(nodes):
+            return None
+        now = graph.numbered(_ANY_WIDTH)
+        kept = {id: now[place] for place, id in enumerate(order_of(nodes, self.nodes[-1]), 2) if id in self.before}
+        return None if any(_is_renumbered(self.before[id], names) for id, names in kept.items()) else graph
+
+
+def _is_renumbered(before: tuple[str, int], now: tuple[str, int]) -> bool:
+    """Returns whether only the number among equal layers has changed."""
+    return before[0] == now[0] and before[1] != now[1]
 
 
 def _add(draft: _Draft, rng: random.Random, *, keeps_source: bool) -> None:
@@ -105,8 +119,8 @@ _CHANGES = {"add": 1, "insert": 1, "remove": -1, "bypass": -1}
 def mutated(graph: ReadingGraph, rng: random.Random, *, at_least: int, at_most: int) -> ReadingGraph | None:
     """Returns another legal graph after one mutation, or None.
 
-    The mutation is random among those that keep the number of layers in the range. If 40 tries of one give no other
-    legal graph, another one is used.
+    The mutation is random among additions below ``at_most`` layers and removals above ``at_least``. If 40 tries of one
+    give no other legal graph, another one is used. So a graph below ``at_least`` layers grows, as in NNI.
 
     Args:
         graph: The graph.
@@ -115,7 +129,8 @@ def mutated(graph: ReadingGraph, rng: random.Random, *, at_least: int, at_most: 
         at_most: The greatest number of layers.
     """
     before = graph.canonical()
-    allowed = [name for name in MUTATIONS if at_least <= len(graph.layers) + _CHANGES[name] <= at_most]
+    n = len(graph.layers)
+    allowed = [name for name in MUTATIONS if (n < at_most if _CHANGES[name] > 0 else n > at_least)]
     for name in rng.sample(allowed, len(allowed)):
         for _ in range(_TRIES):
             draft = _Draft(graph)

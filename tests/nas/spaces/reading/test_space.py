@@ -147,6 +147,37 @@ def test_equal_layers_have_two_names() -> None:
     assert other.names(64)[3] != names[4]
 
 
+def test_of_two_equal_layers_each_keeps_its_name() -> None:
+    """No mutation gives the younger of two equal layers the name of the older, whose reader here is the last layer."""
+    space, first_reader = ReadingSpace(min_layers=2), ["attention", 2, 1]
+    twins: Point = {
+        "layers": [["recurrent", 0], ["recurrent", 0], ["attention", 3, 1], ["attention", 4, 2]],
+        "passage": 5, "question": 1,
+    }  # fmt: skip
+    n_removed = n_inserted = 0
+    for seed in range(300):
+        layers = space.mutate(twins, random.Random(seed))["layers"]
+        readers = [layer for layer in layers if 2 in layer[1:] and layer != first_reader]
+        n_removed += len(layers) < 4
+        n_inserted += len(layers) > 4
+        assert layers[0] != ["recurrent", 0] or readers, layers
+
+    assert n_removed > 50 < n_inserted
+
+
+def test_a_graph_below_the_least_size_grows() -> None:
+    """Mutations of too small a graph add layers up to the least number, as NNI's tuner did from its first graph."""
+    for seed in range(20):
+        rng, graph, sizes = random.Random(seed), ReadingGraph.from_json(GA_SQUAD), []
+        for _ in range(5):
+            found = mutated(graph, rng, at_least=4, at_most=5)
+            assert found is not None
+            graph = found
+            sizes.append(len(graph.layers))
+
+        assert sizes == [3, 4, 5, 4, 5]
+
+
 def test_names_are_equal_in_every_process() -> None:
     """Names do not depend on the process or its hash seed, and are those that stored weights have."""
     code = "from nas.spaces.reading.space import *; print(ReadingSpace().graph(BIDAF).names(64)[3])"

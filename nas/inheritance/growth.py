@@ -1,7 +1,8 @@
 """Growth operations on a transformer's weights (`nas.spaces.growth`).
 
 The layers' names and shapes are those of `nas.problems.language.network.LanguageModel`: ``embed``, ``positions``,
-``layers.N`` (torch's ``TransformerEncoderLayer``, pre-norm), ``norm`` and ``head``, without dropout.
+``layers.N`` (torch's ``TransformerEncoderLayer``), ``norm`` and ``head``, without dropout. They are used as there.
+`nas.inheritance.growth_checks` refuses blocks whose function an operation would change.
 
 ``widen_heads`` doubles all units. Both copies of a unit have the same value, so a layer's incoming weights are halved;
 noise is added for one copy and subtracted for the other. LayerNorm's mean and variance, the head size and with it the
@@ -12,107 +13,21 @@ embedding's own tensor.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.channel_edits import Weights
+from nas.inheritance.growth_checks import check_weights
 from nas.spaces.growth import GrowthOperation, InsertBlock, Sizes, Stack, WidenHeads, WidenMlp
 
 _NOISE = 0.1
 """Standard deviation of the noise, as a share of the weights' own."""
-OTHER_NETWORK = "the operations make another network than the child's"
 _FUSED = 3  # query, key and value are one tensor, one after the other
 _BLOCK = re.compile(r"layers\.([0-9]+)\.(.+)")
 _PROJECTIONS = frozenset({"self_attn.out_proj.weight", "self_attn.out_proj.bias", "linear2.weight", "linear2.bias"})
 """The tensors that make a block's outputs."""
-
-
-def shapes_of(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields names and shapes of the blocks' tensors and the final norm's.
-
-    A damaged record may have a million blocks.
-    """
-    width, hidden = sizes.width, sizes.width * sizes.mlp_ratio
-    block: dict[str, tuple[int, ...]] = {
-        "self_attn.in_proj_weight": (_FUSED * width, width),
-        "self_attn.in_proj_bias": (_FUSED * width,),
-        "self_attn.out_proj.weight": (width, width),
-        "self_attn.out_proj.bias": (width,),
-        "linear1.weight": (hidden, width),
-        "linear1.bias": (hidden,),
-        "linear2.weight": (width, hidden),
-        "linear2.bias": (width,),
-        **{f"norm{index}.{name}": (width,) for index in (1, 2) for name in ("weight", "bias")},
-    }
-    yield from ((f"layers.{n}.{name}", shape) for n in range(sizes.n_layers) for name, shape in block.items())
-    yield from (("norm.weight", (width,)), ("norm.bias", (width,)))
-
-
-def embeddings_in(weights: Mapping[str, Tensor], sizes: Sizes) -> list[str]:
-    """Returns the names of the embeddings and the head: matrices with a column for each feature.
-
-    Raises:
-        ConfigurationError: one of the embeddings is missing, or a width differs.
-    """
-    for name in ("embed.weight", "positions.weight"):
-        if name not in weights:
-            raise ConfigurationError(f"weights: {name} is missing. Give the weights of this network.")
-    names = [name for name in ("embed.weight", "positions.weight", "head.weight") if name in weights]
-    for name in names:
-        if weights[name].dim() != 2 or weights[name].shape[1] != sizes.width:
-            raise _wrong_shape(name, weights[name], f"(n, {sizes.width})")
-    return names
-
-
-def check_weights(sizes: Sizes, weights: Mapping[str, Tensor], n_heads: int | None = None) -> list[str]:
-    """Returns the names of all tensors of a transformer of these sizes.
-
-    Args:
-        sizes: The sizes.
-        weights: The tensors by name.
-        n_heads: The number of heads of its blocks, if it is known.
-
-    Raises:
-        ConfigurationError: one is missing, or its shape differs; or there are more blocks or other heads.
-    """
-    names = embeddings_in(weights, sizes)
-    if f"layers.{sizes.n_layers}.linear1.weight" in weights:
-        raise ConfigurationError(f"weights: have more than {sizes.n_layers} blocks. Give the weights of this network.")
-    if n_heads not in (None, sizes.n_heads):
-        raise ConfigurationError(
-            f"weights: have {n_heads} heads, must have {sizes.n_heads}. Give the weights of this network."
-        )
-    for name, shape in shapes_of(sizes):
-        if name not in weights:
-            raise ConfigurationError(f"weights: {name} is missing. Give the weights of this network.")
-        if tuple(weights[name].shape) != shape:
-            raise _wrong_shape(name, weights[name], str(shape))
-        names.append(name)
-    return names
-
-
-def transformer_in(model: nn.Module, sizes: Sizes) -> tuple[str, dict[str, Tensor]]:
-    """Returns the prefix of a model's transformer in its names, and its tensors without it.
-
-    Raises:
-        PointError: the model does not have one transformer of these sizes.
-    """
-    state = model.state_dict()
-    first = "layers.0.self_attn.in_proj_weight"
-    prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
-    if len(prefixes) != 1:
-        raise PointError(f"the model has {len(prefixes)} transformers; it must have one")
-    prefix = prefixes[0]
-    own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-    n_heads = getattr(model.get_submodule(f"{prefix}layers.0.self_attn"), "num_heads", None)
-    try:
-        check_weights(sizes, own, n_heads)
-    except ConfigurationError as error:
-        raise PointError(f"{OTHER_NETWORK}: {error}") from error
-    return prefix, own
 
 
 def grow(sizes: Sizes, weights: Mapping[str, Tensor], operations: Iterable[GrowthOperation]) -> tuple[Sizes, Weights]:
@@ -210,9 +125,3 @@ def _arranged(weights: Weights, order: list[int], silent: int | None = None) -> 
             is_silent = index == silent and name in _PROJECTIONS
             found[f"layers.{index}.{name}"] = torch.zeros_like(tensor) if is_silent else tensor
     return found
-
-
-def _wrong_shape(name: str, tensor: Tensor, expected: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"weights: {name} has shape {tuple(tensor.shape)}, must be {expected}. Give the weights of this network."
-    )

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.channel_edits import Weights, node_of
 from nas.inheritance.donor_weights import LazyWeights
-from nas.inheritance.growth import OTHER_NETWORK, grow, new_blocks, transformer_in
-from nas.inheritance.growth import check_weights as check_transformer
+from nas.inheritance.growth import grow, new_blocks
+from nas.inheritance.growth_checks import OTHER_NETWORK, transformer_in
+from nas.inheritance.growth_checks import check_weights as check_transformer
 from nas.inheritance.morphism import check_weights, outcome, replay
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.shape_rules import all_finite, storage_refusal
@@ -114,9 +116,11 @@ def _of_growth(growth: Growth, model: nn.Module) -> _Replay:
     """Returns the replay on a transformer.
 
     Raises:
-        PointError: the model has no transformer, or the operations make another one.
+        PointError: the model has no transformer, or the operations make another one or change its function.
     """
-    prefix, own = transformer_in(model, growth.grown)
+    prefix, own = transformer_in(model, growth.grown, growth.operations)
+    known = {f"{prefix}{name}" for name in check_transformer(growth.grown, own)}
+    beside = {name: tensor for name, tensor in model.state_dict().items() if name not in known}
     new = {f"layers.{block}" for block in new_blocks(growth.sizes.n_layers, growth.operations)}
 
     def names(donor: LazyWeights) -> list[str]:
@@ -126,6 +130,7 @@ def _of_growth(growth: Growth, model: nn.Module) -> _Replay:
         for name in ("embed.weight", "positions.weight", "head.weight"):
             if name in inner and name in own and len(inner[name]) != len(own[name]):
                 raise ConfigurationError(f"weights: {name} has {len(inner[name])} rows, the child's {len(own[name])}")
+        _check_same_shapes(beside, donor.shapes)
         return [f"{prefix}{name}" for name in found]
 
     return _Replay(
@@ -134,6 +139,20 @@ def _of_growth(growth: Growth, model: nn.Module) -> _Replay:
         run=lambda tensors: grow(growth.sizes, tensors, growth.operations)[1],
         is_new=lambda name: ".".join(name.split(".", 2)[:2]) in new,
     )
+
+
+def _check_same_shapes(own: Mapping[str, Tensor], donor: Mapping[str, Tensor]) -> None:
+    """Checks the tensors that no operation grows, by their names in the child and the donor.
+
+    Raises:
+        ConfigurationError: a shape differs, so that the function changes.
+    """
+    for name in (name for name, tensor in own.items() if name in donor and not is_lazy(tensor)):
+        if own[name].shape != (shape := donor[name].shape):
+            raise ConfigurationError(
+                f"weights: {name} has shape {tuple(shape)}, the child's {tuple(own[name].shape)}, and no operation "
+                "grows it"
+            )
 
 
 def _write(replayed: _Replay, tensors: Mapping[str, Tensor], donor: int, children: Sequence[ChildTensor]) -> bool:

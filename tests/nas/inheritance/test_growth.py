@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -167,6 +167,128 @@ def test_growth_that_does_not_fit_is_not_replayed() -> None:
         assert report.replayed is None and message in report.notes[0], report.notes
     report = inherit(model(growth.grown), [model(Sizes(2, 2, 16, 3)).state_dict()], derivation=growth)
     assert "linear1.weight has shape (48, 16), must be (32, 16)" in report.notes[0]
+
+
+def changed_model(sizes: Sizes, change: Callable[[nn.Module], None], seed: int = 0) -> LanguageModel:
+    """Returns a model with each block and the model itself changed."""
+    network = model(sizes, seed)
+    for module in (*network.layers, network):
+        change(module)
+    return network.double()
+
+
+def _post_norm(module: nn.Module) -> None:
+    module.norm_first = False
+
+
+def _softmax(module: nn.Module) -> None:
+    module.activation = nn.Softmax(-1)
+
+
+def _prelu(module: nn.Module) -> None:
+    module.activation = nn.PReLU()
+
+
+def _silu(module: nn.Module) -> None:
+    module.activation = nn.functional.silu
+
+
+def _epsilon(module: nn.Module) -> None:
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.norm1.eps = module.norm2.eps = 0.1
+
+
+def _group_norm(module: nn.Module) -> None:
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.norm2 = _Groups(1, module.norm2.weight.numel())
+
+
+class _Groups(nn.GroupNorm):
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values.flatten(0, 1)).view_as(values)
+
+
+def _shared_blocks(module: nn.Module) -> None:
+    if isinstance(module, LanguageModel):
+        module.layers = nn.ModuleList([module.layers[0]] * len(module.layers))
+
+
+def _largest_norm(module: nn.Module) -> None:
+    if isinstance(module, LanguageModel):
+        module.embed.max_norm = 1.0
+
+
+def _other_heads(module: nn.Module) -> None:
+    if isinstance(module, LanguageModel):
+        module.layers[-1].self_attn.num_heads = 1
+
+
+def _other_head_name(module: nn.Module) -> None:
+    if isinstance(module, LanguageModel):
+        module.out = nn.Linear(module.norm.weight.numel(), 13, bias=False)
+
+
+def _own_block(module: nn.Module) -> None:
+    if isinstance(module, LanguageModel):
+        module.layers = nn.ModuleList(map(_Own, module.layers))
+
+
+class _Own(nn.Module):
+    """A block of torch's tensors with another function."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        for name, module in block.named_children():
+            self.add_module(name, module)
+
+
+@pytest.mark.parametrize(
+    ("change", "operation", "message"),
+    [
+        (_post_norm, InsertBlock(0), "layers.0.norm_first=False: must be True for insert_block"),
+        (_softmax, WidenHeads(), "layers.0.activation: must compute each unit by itself"),
+        (_softmax, WidenMlp(3), "layers.0.activation: must compute each unit by itself"),
+        (_prelu, InsertBlock(0), "layers.0.activation.weight: must not be there"),
+        (_group_norm, WidenHeads(), "layers.0.norm2=_Groups: must be a LayerNorm for widen_heads"),
+        (_shared_blocks, InsertBlock(0), "layers: must not share tensors for insert_block"),
+        (_largest_norm, WidenHeads(), "embed.max_norm=1.0: must be None for widen_heads"),
+        (_other_heads, InsertBlock(0), "layers.2: has 1 heads, must have 2"),
+        (_other_head_name, WidenHeads(), r"out.weight has shape (13, 16), the child's (13, 32)"),
+        (_own_block, InsertBlock(0), "layers.0=_Own: must be a TransformerEncoderLayer of torch"),
+    ],
+)
+def test_growth_that_changes_the_function_is_not_replayed(
+    change: Callable[[nn.Module], None], operation: GrowthOperation, message: str
+) -> None:
+    """Blocks whose function an operation changes are refused with a reason, though names and shapes fit."""
+    growth = Growth(SIZES, (operation,))
+    parent, child = changed_model(SIZES, change), changed_model(growth.grown, change, seed=9)
+    report = inherit(child, [parent], derivation=growth)
+
+    assert report.replayed is None and message in report.notes[-1], report.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "operations"),
+    [
+        (_post_norm, (WidenHeads(1), WidenMlp(3))),
+        (_silu, ALL),
+        (_epsilon, ALL),
+        (_softmax, (InsertBlock(1),)),
+        (_group_norm, (InsertBlock(1), WidenMlp(3))),
+        (_largest_norm, (InsertBlock(0), WidenMlp(3))),
+    ],
+)
+def test_growth_of_other_blocks_keeps_their_function(
+    change: Callable[[nn.Module], None], operations: tuple[GrowthOperation, ...]
+) -> None:
+    """Operations that keep the function of other blocks are replayed on them."""
+    growth = Growth(SIZES, operations)
+    parent, child = changed_model(SIZES, change), changed_model(growth.grown, change, seed=9)
+    report = inherit(child, [parent], derivation=growth)
+
+    assert (report.replayed, report.notes) == (0, ())
+    assert relative_change(parent, child) < 1e-12
 
 
 def test_donors_of_other_networks_are_not_grown() -> None:

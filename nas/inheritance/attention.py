@@ -1,4 +1,4 @@
-"""Heads of attentions: the rows and columns of their projections that belong to each head.
+"""Parts of tensors: rows and columns of each head of an attention, halves of gated MLPs.
 
 `nas.inheritance.attention_layouts` knows torch's, Hugging Face's and timm's attentions. One of your own has a method
 ``tensor_parts``, here for fused queries, keys and values::
@@ -20,14 +20,15 @@ from torch.nn.parameter import is_lazy
 
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.inheritance.attention_layouts import known_parts
+from nas.inheritance.gated_layouts import gated_parts
 from nas.storage.record_values import checked_as
 from nas.storage.tensor_parts import TensorParts
 
 
 def parts_of(model: nn.Module) -> dict[str, TensorParts]:
-    """Returns the heads in the tensors of all attentions of a model, by the tensors' names.
+    """Returns the heads of attentions and the halves of gated MLPs, by the tensors' names.
 
-    Attentions of unknown layout are left out.
+    Modules of unknown layout are left out.
 
     Raises:
         ConfigurationError: a module's ``tensor_parts`` names no tensor of it, or sizes that the tensor does not have.
@@ -41,7 +42,8 @@ def parts_of(model: nn.Module) -> dict[str, TensorParts]:
             own = {f"{path}.{name}".lstrip("."): tensor for name, tensor in named}
             found |= _declared(f"{path or type(module).__name__}.tensor_parts", path, declare(), own)
             continue
-        for name, dim, sizes in known_parts(path, modules):
+        gated = ((f"{path}.{name}".lstrip("."), dim, sizes) for name, dim, sizes in gated_parts(module))
+        for name, dim, sizes in (*known_parts(path, modules), *gated):
             parts = TensorParts(dim, tuple(sizes))
             tensor = tensors.get(name)
             if tensor is not None and not is_lazy(tensor) and parts.fit(tensor.shape):

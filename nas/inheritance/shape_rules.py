@@ -66,7 +66,7 @@ def shape_refusal(child: Tensor, donor: Tensor, role: Role, parts: TensorParts |
         return refusal
     if not torch.can_cast(donor.dtype, child.dtype):
         return f"{donor.dtype} does not fit {child.dtype}"
-    if child.shape == donor.shape:
+    if child.shape == donor.shape and (role.parts is None or parts is None or role.parts.has_same_rows(parts)):
         return None
     if child.dim() != donor.dim():
         return f"other rank: {shape_text(child, donor)}"
@@ -74,13 +74,25 @@ def shape_refusal(child: Tensor, donor: Tensor, role: Role, parts: TensorParts |
         return f"integers are not sliced: {shape_text(child, donor)}"
     if 0 in (*child.shape, *donor.shape):
         return f"no overlap: {shape_text(child, donor)}"
-    if role.parts is not None and role.parts.are_like(parts):
-        return None
+    if role.parts is not None and parts is not None:
+        return None if role.parts.are_like(parts) else f"other layout of heads: {shape_text(child, donor)}"
     if role.n_stacked > 1 and child.shape[0] != donor.shape[0]:
         return f"{role.n_stacked} stacked parts of other sizes: {shape_text(child, donor)}"
+    if role.is_fused and (refusal := _fused_refusal(child, donor, role)) is not None:
+        return refusal
     if role.groups and _is_grouped_otherwise(child.shape, donor.shape, role.groups):
         return f"other groups of channels: {shape_text(child, donor)}"
     return None
+
+
+def _fused_refusal(child: Tensor, donor: Tensor, role: Role) -> str | None:
+    """Returns why the rows of stacked projections can't be matched; None if there are as many."""
+    dim = int(role.is_transposed) if role.parts is None else role.parts.dim
+    if child.shape[dim] == donor.shape[dim]:
+        return None
+    if role.parts is None:
+        return f"may stack projections, and its module has no tensor_parts: {shape_text(child, donor)}"
+    return f"stacks projections, and the donor's are not known: {shape_text(child, donor)}"
 
 
 def _is_grouped_otherwise(child: Sequence[int], donor: Sequence[int], groups: int) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from nas.inheritance.donor_weights import LazyWeights
+from nas.inheritance.fused_tensors import inferred_parts
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.rules import Rules
 from nas.inheritance.shape_rules import (
@@ -38,6 +39,7 @@ class TensorSource(NamedTuple):
         tensor: The tensor, maybe without data.
         why: The reason, if it is not the tensor of the same name.
         parts: The heads of an attention in it, if they are known.
+        is_inferred: Whether the parts are concluded from the child's.
     """
 
     donor: int
@@ -45,6 +47,7 @@ class TensorSource(NamedTuple):
     tensor: Tensor
     why: str
     parts: TensorParts | None = None
+    is_inferred: bool = False
 
     def is_whole_for(self, tensor: Tensor, parts: TensorParts | None) -> bool:
         """Returns whether a child's tensor with these heads, if they are known, takes all of it.
@@ -54,9 +57,19 @@ class TensorSource(NamedTuple):
         """
         if is_lazy(self.tensor) or self.tensor.shape != tensor.shape:
             return False
-        if parts is None or self.parts is None or not parts.are_like(self.parts):
+        if parts is None or self.parts is None:
             return True
+        if not parts.are_like(self.parts):
+            return parts.has_same_rows(self.parts)
         return parts == self.parts or all(len(sizes) == _PLAIN for sizes in parts.sizes)
+
+    def how_split(self, parts: TensorParts | None) -> str:
+        """Returns how the overlap with a child's tensor of these parts is taken, in words."""
+        if parts is None or self.parts is None or not parts.are_like(self.parts):
+            return ""
+        if self.is_inferred:
+            return f", in {len(parts.sizes)} equal parts"
+        return ", by head" if any(len(sizes) > 1 for sizes in parts.sizes) else ", by part"
 
 
 class ChildTensor:
@@ -139,8 +152,7 @@ class ChildTensor:
             self.result = TensorInheritance(how="copied", share=1.0, donor=source.donor, why=source.why)
             return
         share = self._write_part(cast, source.parts)
-        is_by_head = self.role.parts is not None and self.role.parts.are_like(source.parts)
-        why = f"{shape_text(child, values)}{', by head' if is_by_head else ''}"
+        why = f"{shape_text(child, values)}{source.how_split(self.role.parts)}"
         self.result = TensorInheritance(how="sliced", share=share, donor=source.donor, why=why)
 
     def write(self, values: Tensor) -> None:
@@ -199,18 +211,26 @@ def tensor_sources(
         for name in names:
             if name in pairs and pairs[name] != name:
                 other, why = pairs[name], f"by structure, from {pairs[name]}"
-                by_structure.append(TensorSource(index, other, donor.shapes[other], why, _parts_of(donor, other)))
+                by_structure.append(
+                    TensorSource(index, other, donor.shapes[other], why, *_parts_of(donor, other, own_parts))
+                )
             elif name in donor.shapes and (name in pairs or name not in used):
-                source = TensorSource(index, name, donor.shapes[name], "", _parts_of(donor, name))
+                source = TensorSource(index, name, donor.shapes[name], "", *_parts_of(donor, name, own_parts))
                 (by_name if source.is_whole_for(tensor, own_parts) else parts).append(source)
     return [*by_structure, *by_name, *parts] if rules.first == "structure" else [*by_name, *by_structure, *parts]
 
 
-def _parts_of(donor: LazyWeights, name: str) -> TensorParts | None:
-    """Returns the heads in a donor's tensor; those of optimizer state are the weight's."""
-    parts: TensorParts | None = getattr(donor, "parts", {}).get(weight_name(name))
+def _parts_of(donor: LazyWeights, name: str, own: TensorParts | None) -> tuple[TensorParts | None, bool]:
+    """Returns the heads in a donor's tensor, and whether they are concluded from the child's.
+
+    Those of optimizer state are the weight's. They are concluded if the donor knows no heads at all.
+    """
+    known: Mapping[str, TensorParts] = getattr(donor, "parts", {})
     tensor = donor.shapes[name]
-    return parts if parts is not None and not is_lazy(tensor) and parts.fit(tensor.shape) else None
+    if is_lazy(tensor):
+        return None, False
+    parts = known.get(weight_name(name)) if known else inferred_parts(own, tensor.shape)
+    return (parts, not known) if parts is not None and parts.fit(tensor.shape) else (None, False)
 
 
 def inherit_by_layer(

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from nas.inheritance.attention import parts_of
-from nas.inheritance.attention_layouts import is_transposed
+from nas.inheritance.attention_heads import is_transposed
+from nas.inheritance.fused_tensors import fused_names
 from nas.storage.tensor_parts import TensorParts
 
 
@@ -25,6 +26,7 @@ class Role(NamedTuple):
         groups: The groups of a convolution; 0 for other layers.
         n_stacked: The number of parts stacked in it: gates of a recurrent layer, projections of an attention.
         parts: The heads of an attention in it, if they are known.
+        is_fused: Whether it stacks several projections, or may do so in an unknown layout.
     """
 
     is_parameter: bool
@@ -34,6 +36,7 @@ class Role(NamedTuple):
     groups: int = 0
     n_stacked: int = 1
     parts: TensorParts | None = None
+    is_fused: bool = False
 
 
 class Roles:
@@ -44,6 +47,7 @@ class Roles:
         self._weights: dict[str, nn.Module] = {}
         self._stacked: dict[str, int] = {}
         self._parts = parts_of(model)
+        self._fused = fused_names(model, self._parts)
         for prefix, module in model.named_modules(remove_duplicate=False):
             for own, n_stacked in _stacks(module):
                 self._stacked[f"{prefix}.{own}" if prefix else own] = n_stacked
@@ -61,6 +65,7 @@ class Roles:
             groups=max((conv.groups for conv in convolutions), default=0),
             n_stacked=max((self._stacked.get(name, 1) for name in names), default=1),
             parts=next((self._parts[name] for name in names if name in self._parts), None),
+            is_fused=not self._fused.isdisjoint(names),
         )
 
 

@@ -46,6 +46,10 @@ class TensorParts:
         has_sizes = bool(self.sizes) and all(sizes and min(sizes) >= 1 for sizes in self.sizes)
         return has_sizes and 0 <= self.dim < len(shape) and sum(self.lengths) == shape[self.dim]
 
+    def has_same_rows(self, other: TensorParts) -> bool:
+        """Returns whether both have the same dimension, and parts of the same lengths."""
+        return (self.dim, self.lengths) == (other.dim, other.lengths)
+
     def are_like(self, other: TensorParts | None) -> bool:
         """Returns whether both have the same dimension, and as many parts with as many sizes."""
         return other is not None and (self.dim, [*map(len, self.sizes)]) == (other.dim, [*map(len, other.sizes)])

@@ -200,12 +200,93 @@ def test_stored_heads_are_inherited_as_a_modules() -> None:
     assert all(map(torch.equal, by_module.state_dict().values(), by_storage.state_dict().values()))
 
 
-def test_unknown_heads_are_inherited_as_before() -> None:
-    """Without the donor's heads fused projections stay new, and the reason is given."""
-    report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(8, 2).state_dict()])
+def test_a_state_dicts_projections_are_equal_parts() -> None:
+    """Without the donor's heads each third of a fused projection comes from the donor's third, and the report says so.
 
+    It stays new if the thirds are no multiple of the child's head size.
+    """
+    donor, child = nn.MultiheadAttention(8, 2), nn.MultiheadAttention(16, 4)
+    report = inherit(child, [donor.state_dict()], rules=OWN)
+
+    assert report.tensors["in_proj_weight"].why == "(24, 8) into (48, 16), in 3 equal parts"
+    found, expected = (model.in_proj_weight.unflatten(0, (3, -1)) for model in (child, donor))
+    assert torch.equal(found[:, :8, :8], expected)
+    report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(12, 3).state_dict()])
     assert report.tensors["in_proj_weight"].how == "new"
     assert "stacked parts of other sizes" in report.tensors["in_proj_weight"].why
+
+
+class ByHead(OwnAttention):
+    """An attention with each head's query, key and value beside one another."""
+
+    def tensor_parts(self) -> dict[str, Any]:
+        """Returns the heads of each projection."""
+        heads = (self.n_heads, self.head_size)
+        return {"project.weight": (0, [(self.n_heads, 3, self.head_size)]), "back.weight": (1, [heads])}
+
+
+def test_a_state_dicts_interleaved_projections_stay_new() -> None:
+    """Rows that go from head to head can't be told apart without the donor's heads."""
+    report = inherit(ByHead(8, 2, 8), [ByHead(8, 2, 4).state_dict()], rules=OWN)
+
+    assert report.tensors["project.weight"].how == "new"
+    assert report.tensors["project.weight"].why.startswith("donor at index 0: stacks projections, and the donor's are")
+    assert inherit(ByHead(8, 2, 4), [ByHead(8, 4, 2).state_dict()]).tensors["project.weight"].how == "copied"
+
+
+@pytest.mark.parametrize("kinds", [(ByHead, OwnAttention), (OwnAttention, ByHead)])
+@pytest.mark.parametrize("size", [4, 6])
+def test_other_layouts_of_heads_stay_new(kinds: tuple[type[OwnAttention], type[OwnAttention]], size: int) -> None:
+    """A fused projection is not taken from a donor that stacks its heads in another order, in any shape."""
+    report = inherit(kinds[0](8, 2, size), [kinds[1](8, 2, 4)])
+
+    assert report.tensors["project.weight"].how == "new"
+    assert "other layout of heads" in report.tensors["project.weight"].why
+    assert report.tensors["back.weight"].how != "new"
+
+
+class UnknownBlock(nn.Module):
+    """A block whose fused projection has a name that nobody knows."""
+
+    def __init__(self, width: int, n_parts: int = 3) -> None:
+        super().__init__()
+        self.n_heads = width // 4
+        self.everything, self.back = nn.Linear(width, n_parts * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+
+@pytest.mark.parametrize("n_parts", [2, 3])
+@pytest.mark.parametrize("has_module", [True, False])
+def test_fused_projections_of_unknown_layout_stay_new(n_parts: int, has_module: bool) -> None:
+    """Two or three times the outputs that any layer reads may be queries, keys and values; an MLP is sliced."""
+    donor = UnknownBlock(8, n_parts)
+    report = inherit(UnknownBlock(16, n_parts), [donor if has_module else donor.state_dict()])
+
+    hows = {name: tensor.how for name, tensor in report.tensors.items()}
+    assert {name for name, how in hows.items() if how == "new"} == {"everything.weight", "everything.bias"}
+    assert "its module has no tensor_parts" in report.tensors["everything.weight"].why
+    same = inherit(UnknownBlock(8, n_parts), [donor if has_module else donor.state_dict()])
+    assert same.share == 1
+
+
+class GatedMlp(nn.Module):
+    """An MLP with its gate and values from one layer."""
+
+    def __init__(self, n_hidden: int) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj = nn.Linear(4, 2 * n_hidden), nn.Linear(n_hidden, 4)
+
+
+@pytest.mark.parametrize("has_module", [True, False])
+@pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
+def test_halves_of_a_gated_mlp_stay_halves(has_module: bool, sizes: tuple[int, int]) -> None:
+    """The child's gate comes from the donor's gate, and its values from the donor's values."""
+    donor, child = map(GatedMlp, sizes)
+    inherit(child, [donor if has_module else donor.state_dict()], rules=OWN)
+
+    for name in ("weight", "bias"):
+        found, expected = (model.gate_up_proj.get_parameter(name).unflatten(0, (2, -1)) for model in (child, donor))
+        assert torch.equal(found[:, :3], expected[:, :3])
 
 
 def test_momentum_follows_the_heads() -> None:

@@ -5,7 +5,6 @@ The models are made on the spot, with random weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -168,56 +167,44 @@ def test_rotary_pairs_of_neighbors_are_not_halves() -> None:
     assert parts["model.layers.0.self_attn.q_proj.weight"].sizes == ((2, 2, 4),)
 
 
-MODELS: dict[str, Callable[[], Any]] = {
-    "ViT": lambda t: t.ViTModel(t.ViTConfig(**SMALL, image_size=8, patch_size=4)),
-    "T5": lambda t: t.T5Model(t.T5Config(vocab_size=12, d_model=8, d_kv=4, num_heads=2, d_ff=8, num_layers=1)),
-    "BART": lambda t: t.BartModel(
-        t.BartConfig(vocab_size=12, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-                     decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8)
-    ),
-    "DistilBERT": lambda t: t.DistilBertModel(
-        t.DistilBertConfig(vocab_size=12, dim=8, n_heads=2, n_layers=1, hidden_dim=8)
-    ),
-    "Phi-3": lambda t: t.Phi3Model(t.Phi3Config(**SMALL, vocab_size=12, num_key_value_heads=1, pad_token_id=0)),
-    "Falcon": lambda t: t.FalconModel(t.FalconConfig(**SMALL, vocab_size=12, multi_query=False, num_kv_heads=2)),
-    "BLOOM": lambda t: t.BloomModel(t.BloomConfig(vocab_size=12, hidden_size=8, n_layer=1, n_head=2)),
-    "OPT": lambda t: t.OPTModel(t.OPTConfig(**SMALL, vocab_size=12, ffn_dim=8, word_embed_proj_dim=8)),
-    "CLIP": lambda t: t.CLIPTextModel(t.CLIPTextConfig(**SMALL, vocab_size=12)),
-    "Whisper": lambda t: t.WhisperModel(t.WhisperConfig(vocab_size=12, d_model=8, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8, pad_token_id=0)),
-    "GPT-2 with cross-attention": lambda t: t.GPT2Model(
-        t.GPT2Config(vocab_size=12, n_embd=8, n_head=2, n_layer=1, add_cross_attention=True)
-    ),
-}  # fmt: skip
-SMALL = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-PROJECTIONS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "c_attn",
-    "q_attn",
-    "qkv_proj",
-    "query_key_value",
-    "query",
-    "key",
-    "value",
-    "q_lin",
-)
+def of_sizes(kind: str, width: int, n_heads: int) -> Any:
+    """Returns a small model of a kind with a width and a number of heads."""
+    import transformers
+
+    sizes = {"hidden_size": width, "num_attention_heads": n_heads, "num_hidden_layers": 1, "intermediate_size": 8}
+    both = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in
+            (("layers", 1), ("attention_heads", n_heads), ("ffn_dim", 8))}  # fmt: skip
+    config: Any = {
+        "ViT": lambda t: t.ViTConfig(**sizes, image_size=8, patch_size=4),
+        "CLIPText": lambda t: t.CLIPTextConfig(**sizes, vocab_size=12),
+        "OPT": lambda t: t.OPTConfig(**sizes, vocab_size=12, ffn_dim=8, word_embed_proj_dim=width),
+        "T5": lambda t: t.T5Config(
+            vocab_size=12, d_model=8, d_kv=width // n_heads, num_heads=n_heads, d_ff=8, num_layers=1
+        ),
+        "DistilBert": lambda t: t.DistilBertConfig(vocab_size=12, dim=width, n_heads=n_heads, n_layers=1, hidden_dim=8),
+        "Bart": lambda t: t.BartConfig(**both, vocab_size=12, d_model=width),
+        "Whisper": lambda t: t.WhisperConfig(**both, vocab_size=12, d_model=width, pad_token_id=0),
+    }[kind](transformers)
+    return getattr(transformers, f"{kind}Model")(config)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_heads_of_other_models_are_known(transformers: Any, name: str) -> None:
-    """Every projection of queries, keys and values is split into heads of size 4."""
-    model = MODELS[name](transformers)
-    parts = parts_of(model)
+SEPARATE = ("q_proj", "k_proj", "v_proj", "query", "key", "value", "q_lin", "k_lin", "v_lin", "q", "k", "v")
 
-    named = [
-        f"{path}.weight"
-        for path, _ in model.named_modules()
-        if path.rpartition(".")[2] in (*PROJECTIONS, "q", "k", "v")
-    ]
-    assert named
-    assert not [path for path in named if path not in parts]
+
+@pytest.mark.parametrize("kind", ["ViT", "CLIPText", "OPT", "T5", "DistilBert", "Bart", "Whisper"])
+def test_heads_of_other_models_are_not_mixed(kind: str) -> None:
+    """The rows of the donor's heads hold 1 and 2, and those of a child with wider heads have no other number."""
+    donor, child = of_sizes(kind, 8, 2), of_sizes(kind, 16, 2)
+    names = [f"{path}.weight" for path, _ in donor.named_modules() if path.rpartition(".")[2] in SEPARATE]
+    for name in names:
+        donor.get_parameter(name).data[:] = torch.tensor([1.0, 2.0]).repeat_interleave(4)[:, None]
+        nn.init.zeros_(child.get_parameter(name))
+    inherit(child, [donor], rules=OWN)
+
+    assert names
+    for name in names:
+        heads = child.get_parameter(name).unflatten(0, (2, 8))
+        assert [set(head.unique().tolist()) for head in heads] == [{0.0, 1.0}, {0.0, 2.0}]
 
 
 def timm_attention(n_heads: int, size: int, **more: Any) -> nn.Module:

@@ -224,9 +224,14 @@ def test_gates_take_more_inputs() -> None:
 
 def test_projections_of_attention_are_not_mixed() -> None:
     """Stacked query, key and value are not mixed; the output projection is sliced as a linear layer."""
-    report = inherit(nn.MultiheadAttention(16, 2), [nn.MultiheadAttention(8, 2).state_dict()])
+    donor, child = nn.MultiheadAttention(8, 2), nn.MultiheadAttention(16, 2)
+    donor.in_proj_weight.data[:] = torch.arange(1, 4).repeat_interleave(8)[:, None]
+    nn.init.zeros_(child.in_proj_weight)
+    report = inherit(child, [donor.state_dict()], rules=Rules(rest="own"))
 
-    assert report.tensors["in_proj_weight"].how == report.tensors["in_proj_bias"].how == "new"
+    found = child.in_proj_weight.unflatten(0, (3, 16))
+    assert [part.unique().tolist() for part in found] == [[0, 1], [0, 2], [0, 3]]
+    assert report.tensors["in_proj_bias"].how == "sliced"
     assert report.tensors["out_proj.weight"].how == "sliced"
 
 

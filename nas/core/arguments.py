@@ -9,6 +9,8 @@ from contextlib import suppress
 from os import PathLike
 from typing import Any
 
+_ARGUMENTS, _ATTRIBUTES = "_heirloom_arguments", "_heirloom_attributes"
+"""Attributes of an instance, with names that no user's class has."""
 _SINGLE = (str, int, float, PathLike, type(None))
 """Types of the data arguments that are kept: paths and numbers.
 
@@ -29,7 +31,7 @@ def arguments_of(instance: object) -> Mapping[str, Any] | None:
     """Returns the arguments that an instance was built with, by name; None: they are unknown."""
     if not inspect.signature(type(instance)).parameters:
         return {}
-    found: Mapping[str, Any] | None = getattr(instance, "_arguments", None)
+    found: Mapping[str, Any] | None = getattr(instance, _ARGUMENTS, None)
     return found
 
 
@@ -38,8 +40,9 @@ def changed_argument(instance: object) -> str | None:
 
     Numbers and texts are compared. An attribute that was None may have been filled in.
     """
-    built: Mapping[str, Any] = getattr(instance, "_built", {})
-    return next((name for name, value in built.items() if getattr(instance, name, value) != value), None)
+    built: Mapping[str, Any] = getattr(instance, _ATTRIBUTES, {})
+    now = {name: vars(instance).get(name, value) for name, value in built.items()}
+    return next((name for name, value in built.items() if now[name] is not value and now[name] != value), None)
 
 
 def _recording(init: Callable[..., None]) -> Callable[..., None]:
@@ -48,16 +51,17 @@ def _recording(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def recording(self: Any, *args: Any, **more: Any) -> None:
-        is_outermost = "_arguments" not in vars(self)
+        is_outermost = _ARGUMENTS not in vars(self)
         if is_outermost:
             with suppress(TypeError):  # the constructor raises a better one
                 bound = signature.bind(self, *args, **more)
                 found = _by_name(signature, bound.arguments)
-                self._arguments = None if found is None else _kept(found, getattr(self, "data_arguments", frozenset()))
+                kept = None if found is None else _kept(found, getattr(self, "data_arguments", frozenset()))
+                setattr(self, _ARGUMENTS, kept)
         init(self, *args, **more)
         if is_outermost:
-            found = {name: getattr(self, name, None) for name in vars(self).get("_arguments") or {}}
-            self._built = {name: value for name, value in found.items() if isinstance(value, str | int | float)}
+            own = {name: vars(self).get(name) for name in vars(self).get(_ARGUMENTS) or {}}
+            setattr(self, _ATTRIBUTES, {name: own[name] for name in own if isinstance(own[name], str | int | float)})
 
     return recording
 

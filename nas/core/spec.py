@@ -198,7 +198,7 @@ def _arguments_of(kind: str, part: object, injected: frozenset[str]) -> dict[str
         raise ConfigurationError(
             f"{kind}={class_}(...): its arguments must be known. Pass nas.Spec.of({class_}, argument=...) instead"
         )
-    if (name := changed_argument(part)) is not None:
+    if kind == "problem" and (name := changed_argument(part)) is not None:  # a tuner may change its own
         class_, value = type(part).__name__, short_repr(getattr(part, name))
         raise ConfigurationError(
             f"{kind}={class_}(...): {name} must not be changed after it was built. Pass {class_}({name}={value}, ...)"

@@ -89,6 +89,25 @@ class Nameless(PlainProblem):
         self.depths = depths
 
 
+class Lazy(Scaled):
+    """Has names of its own for data, and fills in an argument later."""
+
+    def __init__(self, factor: int = 1, limit: float = float("nan"), size: int | None = None) -> None:
+        super().__init__(factor)
+        self.limit, self.size = limit, size
+
+    @property
+    def _arguments(self) -> str:
+        raise LookupError
+
+    def _built(self) -> int:
+        return self.factor
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        self.size = self._built()
+        return super().train(run)
+
+
 def changed(problem: Problem, **attributes: object) -> Problem:
     """Returns a problem whose attributes were changed after its construction."""
     for name, value in attributes.items():
@@ -215,6 +234,13 @@ def test_mistakes(
 
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("search.json"))  # nothing is written
+
+
+def test_a_class_with_names_of_its_own_is_used_twice() -> None:
+    """Private names do not clash with Heirloom's; NaN and what was None are not taken for changes."""
+    problem = Lazy(3)
+
+    assert [len(run_search(problem, tuner=RandomTuner, root=memory(), budget=2).lineage) for _ in range(2)] == [2, 2]
 
 
 def test_root_may_be_a_path(tmp_path: Path) -> None:

@@ -96,8 +96,11 @@ def windows(symbols: Tensor, length: int) -> Tensor:
 
 
 def _passages(text: str) -> str:
-    articles = json.loads(text)["data"]
-    return "\n".join(paragraph["context"] for article in articles for paragraph in article["paragraphs"])
+    try:
+        articles = json.loads(text)["data"]
+        return "\n".join(paragraph["context"] for article in articles for paragraph in article["paragraphs"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("data must list articles, whose paragraphs each have a context") from error
 
 
 def _characters(train: str) -> tuple[Encode, int]:

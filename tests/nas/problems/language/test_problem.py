@@ -149,7 +149,7 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     """A file that is no text, or too short, raises with a remedy."""
     for name, content, message in (
         ("bytes.txt", b"\xff\xfe\x00", "UnicodeDecodeError.*Give another file, or null"),
-        ("other.json", b'{"a": 1}', "KeyError.*Give another file, or null"),
+        ("other.json", b'{"a": 1}', "data must list articles.*Give another file, or null"),
         ("broken.gz", b"\x1f\x8b\x08", "EOFError.*Give another file, or null"),
         ("damaged.gz", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, "error: .*Give another file, or null"),
         ("deep.json", b"[" * 99_999, "RecursionError.*Give another file, or null"),

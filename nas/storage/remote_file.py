@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fsspec
@@ -12,6 +13,7 @@ from fsspec.asyn import AsyncFileSystem, sync
 from nas.core.errors import ConfigurationError
 from nas.core.validation import short_repr
 
+_GZIP = b"\x1f\x8b"
 _TIMEOUT_S = 20
 """Timeout of a host's answer, not of a download."""
 
@@ -63,10 +65,29 @@ def read_file(url: str, options: Mapping[str, Any]) -> bytes:
     return content
 
 
+def read_lines(url: str, options: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yields the lines of a file, which may be compressed with gzip.
+
+    Only a part of the content is in memory.
+
+    Raises:
+        OSError, EOFError, zlib.error: it can't be read, or the gzip file is incomplete or damaged.
+    """
+    try:
+        with fsspec.open(url, "rb", **options) as file:
+            is_zipped = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            yield from gzip.GzipFile(fileobj=file) if is_zipped else file
+    except (OSError, EOFError, zlib.error):
+        raise
+    except Exception as error:  # each library behind fsspec has its own
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
 def unzipped(content: bytes) -> bytes:
     """Returns the content of a gzip file, or what has another format as it is.
 
     Raises:
         OSError, EOFError, zlib.error: the gzip file is incomplete or damaged.
     """
-    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    return gzip.decompress(content) if content.startswith(_GZIP) else content

@@ -1,20 +1,18 @@
-"""Articles in SQuAD's format, with their questions, and word vectors, read from files."""
+"""Articles in SQuAD's format, with their questions, read from files."""
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nas.core.errors import ConfigurationError
+from nas.core.validation import short_repr
 from nas.storage.remote_file import read_file, unzipped
 
 
@@ -35,6 +33,13 @@ class Paragraph:
     questions: tuple[Asked, ...]
 
 
+def texts_of(paragraphs: Iterable[Paragraph]) -> Iterator[str]:
+    """Yields the passages and the questions."""
+    for paragraph in paragraphs:
+        yield paragraph.passage
+        yield from (one.question for one in paragraph.questions)
+
+
 Articles = Mapping[str, Sequence[Paragraph]]
 """Paragraphs by the article's title."""
 FORMAT_ERRORS = (
@@ -45,21 +50,41 @@ FORMAT_ERRORS = (
 _PARTS = ("train_articles", "eval_articles")
 
 
+class PlaceError(ValueError):
+    """A place in a file that has another form. Its text says which."""
+
+
+def cause(error: Exception) -> str:
+    """Returns the cause of an error in a file, in words if it is a ``PlaceError``."""
+    return str(error) if isinstance(error, PlaceError) else f"{type(error).__name__}: {error}"
+
+
 def read_articles(option: str, url: str, options: Mapping[str, Any]) -> dict[str, list[Paragraph]]:
     """Returns the articles of a file in SQuAD's format, which may be compressed with gzip.
 
+    Questions without answers are left out.
+
     Raises:
-        ConfigurationError: the file can't be read or has another format. The message names the option.
+        ConfigurationError: the file can't be read or has another format, or two questions have one id. The message
+            names the option.
     """
     found: dict[str, list[Paragraph]] = {}
+    n_asked = Counter[str]()
     try:
-        for article in json.loads(unzipped(read_file(url, options)))["data"]:
-            found.setdefault(str(article["title"]), []).extend(map(_paragraph, article["paragraphs"]))
+        for title, paragraphs in _articles(json.loads(unzipped(read_file(url, options)))):
+            n_asked.update(one.id for paragraph in paragraphs for one in paragraph.questions)
+            answered = [replace(one, questions=tuple(q for q in one.questions if q.answers)) for one in paragraphs]
+            found.setdefault(title, []).extend(answered)
     except FORMAT_ERRORS as error:
         raise ConfigurationError(
-            f"{option}={url}: must be JSON in the format of SQuAD v1.1, maybe with gzip "
-            f"({type(error).__name__}: {error}). Give train-v1.1.json."
+            f"{option}={url}: must be JSON in the format of SQuAD v1.1, maybe with gzip ({cause(error)}). "
+            "Give train-v1.1.json."
         ) from error
+    if twice := [id for id, n in n_asked.items() if n > 1]:
+        raise ConfigurationError(
+            f"{option}={url}: must have each question id once, but has {short_repr(twice[0])} "
+            f"{n_asked[twice[0]]} times. Give each question an id of its own."
+        )
     return found
 
 
@@ -90,45 +115,45 @@ def read_titles(articles: Articles, url: str, options: Mapping[str, Any]) -> tup
     return train, validation
 
 
-def read_vectors(url: str, options: Mapping[str, Any]) -> tuple[list[str], NDArray[np.float32]]:
-    """Returns words and their vectors.
-
-    The file is an npz of ``words`` and ``vectors``, or GloVe's text, which may be compressed with gzip.
+def _articles(content: Any) -> Iterator[tuple[str, list[Paragraph]]]:
+    """Yields titles and paragraphs.
 
     Raises:
-        ConfigurationError: the file can't be read or has another format.
+        PlaceError: something is missing or of another type.
     """
-    try:
-        content = read_file(url, options)
-        words, vectors = _from_npz(content) if content.startswith(b"PK") else _from_text(unzipped(content))
-        if vectors.ndim != 2 or len(words) != len(vectors) or vectors.size < 2 * len(words) or not words:
-            raise ValueError(f"{len(words)} words and vectors of shape {vectors.shape}")
-        if not np.isfinite(vectors).all():
-            raise ValueError("some numbers are not finite")
-    except FORMAT_ERRORS as error:
-        raise ConfigurationError(
-            f"problem.vectors_file={url}: must be an npz of words and vectors, or GloVe's text "
-            f"({type(error).__name__}: {error}). Give one, or null to learn vectors."
-        ) from error
-    return words, vectors
+    for article, place in _items(content, "data", ""):
+        paragraphs = [_paragraph(found, at) for found, at in _items(article, "paragraphs", place)]
+        yield _text(article, "title", place), paragraphs
 
 
-def _paragraph(found: Mapping[str, Any]) -> Paragraph:
+def _paragraph(found: Any, place: str) -> Paragraph:
     asked = [
-        Asked(str(one["id"]), str(one["question"]), tuple(str(answer["text"]) for answer in one["answers"]))
-        for one in found["qas"]
+        Asked(
+            str(_value(one, "id", (str, int), at)),
+            _text(one, "question", at),
+            tuple(_text(answer, "text", beside) for answer, beside in _items(one, "answers", at)),
+        )
+        for one, at in _items(found, "qas", place)
     ]
-    return Paragraph(str(found["context"]), tuple(one for one in asked if one.answers))
+    return Paragraph(_text(found, "context", place), tuple(asked))
 
 
-def _from_npz(content: bytes) -> tuple[list[str], NDArray[np.float32]]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return [str(word) for word in arrays["words"]], arrays["vectors"].astype(np.float32)
+def _items(parent: Any, name: str, place: str) -> Iterator[tuple[Any, str]]:
+    """Yields the items of a list, each with its place."""
+    path = f"{place}.{name}".lstrip(".")
+    return ((item, f"{path}[{n}]") for n, item in enumerate(_value(parent, name, list, place)))
 
 
-def _from_text(content: bytes) -> tuple[list[str], NDArray[np.float32]]:
-    """Returns the words and vectors of GloVe's text. Some of its words hold spaces."""
-    lines = [line for line in content.decode().split("\n") if line]
-    size = lines[0].count(" ") if lines else 0
-    rows = [line.rsplit(" ", size) for line in lines]
-    return [row[0] for row in rows], np.array([row[1:] for row in rows], np.float32)
+def _text(parent: Any, name: str, place: str) -> str:
+    text: str = _value(parent, name, str, place)
+    return text
+
+
+def _value(parent: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
+    where = place or "the file"
+    if not isinstance(parent, dict):
+        raise PlaceError(f"{where} is no object with {name}")
+    if not isinstance(parent.get(name), kind):
+        what = "no list" if kind is list else "no text"
+        raise PlaceError(f"{where}: {name} is {what if name in parent else 'missing'}")
+    return parent[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +158,8 @@ def _layer(kind: str, width: int) -> nn.Module:
 class Embedding(nn.Module):
     """Word vectors, a convolution over characters, matches, and a recurrent layer over them.
 
+    Given vectors belong to the data, not to the weights: children and checkpoints do not have them.
+
     Args:
         vocabulary: The known words. Their vectors are fixed if it has them, else learned.
         width: The size of the outputs.
@@ -171,7 +173,7 @@ class Embedding(nn.Module):
             self.words = nn.Embedding(len(vocabulary), _WORD_SIZE, padding_idx=0)
             n_inputs = _WORD_SIZE
         else:
-            self.register_buffer("vectors", torch.from_numpy(vocabulary.vectors))
+            self.register_buffer("vectors", torch.from_numpy(vocabulary.vectors), persistent=False)
             n_inputs = vocabulary.vectors.shape[1]
         self.characters = nn.Embedding(N_CHARACTERS, _CHARACTER_SIZE, padding_idx=0)
         self.spelling = nn.Conv1d(_CHARACTER_SIZE, _SPELLING_SIZE, 3, padding=1)
@@ -187,6 +189,12 @@ class Embedding(nn.Module):
         projected = functional.relu(self.project(both))
         states: Tensor = self.encoder([torch.cat([projected, matches], 2)], [text])
         return states
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Loads weights; earlier versions stored the vectors with them."""
+        if not hasattr(self, "words"):
+            state_dict.pop(f"{prefix}vectors", None)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class Pointers(nn.Module):

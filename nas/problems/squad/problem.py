@@ -17,12 +17,13 @@ from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.validation import check_int, check_number, check_seed
 from nas.inheritance.rules import Rules
-from nas.problems.squad.articles import random_titles, read_articles, read_titles, read_vectors
+from nas.problems.squad.articles import Paragraph, random_titles, read_articles, read_titles, texts_of
 from nas.problems.squad.fit import Fit, answers_of, fit
 from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.official import scores
 from nas.problems.squad.questions import Question, inputs_of, questions_of
-from nas.problems.squad.text import N_MATCHES, WORD_LENGTH, Vocabulary
+from nas.problems.squad.text import N_MATCHES, WORD_LENGTH, Vocabulary, words_of
+from nas.problems.squad.vectors import read_vectors
 from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
@@ -65,8 +66,9 @@ class SquadProblem(Problem):
         data_file: A file in SQuAD's format, as a path or fsspec URL, maybe with gzip.
         split_file: JSON with the lists ``train_articles`` and ``eval_articles`` of titles; None: a quarter of the
             articles, at random, is for validation.
-        vectors_file: Word vectors: an npz of ``words`` and ``vectors``, or GloVe's text. They are not trained. None:
-            the network learns vectors of the words that training articles have twice.
+        vectors_file: Word vectors: an npz of ``words`` and ``vectors``, or GloVe's text. They are not trained, and only
+            those of the data's words are used. None: the network learns vectors of the words that training articles
+            have twice.
         test_file: A file in SQuAD's format for ``test``; None: finalists are not tested.
         data_options: Options for fsspec.
         split_seed: The seed that chooses the validation articles and the order of validation questions.
@@ -163,9 +165,12 @@ class SquadProblem(Problem):
             else read_titles(articles, split, self.data_options)
         )
         paragraphs = [[paragraph for title in part for paragraph in articles[title]] for part in titles]
-        texts = (text for one in paragraphs[0] for text in (one.passage, *(asked.question for asked in one.questions)))
-        known = None if vectors is None else read_vectors(vectors, self.data_options)
-        vocabulary = Vocabulary.of(texts, known)
+        known = None
+        if vectors is not None:
+            tested = self._tested if self._files["test_file"] else []
+            words = words_of(texts_of([*paragraphs[0], *paragraphs[1], *tested]))
+            known = read_vectors(vectors, self.data_options, words)
+        vocabulary = Vocabulary.of(texts_of(paragraphs[0]), known)
         train, validation = (questions_of(part, vocabulary) for part in paragraphs)
         if not validation or not any(one.span for one in train):
             raise ConfigurationError(
@@ -173,6 +178,12 @@ class SquadProblem(Problem):
             )
         random.Random(self.split_seed).shuffle(validation)
         return SquadData(vocabulary, train[: self.n_questions], validation)
+
+    @cached_property
+    def _tested(self) -> list[Paragraph]:
+        """The paragraphs of ``test_file``."""
+        articles = read_articles("problem.test_file", str(self._files["test_file"]), self.data_options)
+        return [paragraph for part in articles.values() for paragraph in part]
 
     def build(self, point: Point) -> ReadingNetwork:
         """Returns the network of a point, newly initialized with torch's global generator."""
@@ -227,9 +238,7 @@ class SquadProblem(Problem):
 
     def test(self, run: TrialRun) -> dict[str, float]:
         """Returns the scores on the questions of ``test_file``."""
-        articles = read_articles("problem.test_file", str(self._files["test_file"]), self.data_options)
-        paragraphs = [paragraph for part in articles.values() for paragraph in part]
-        questions = questions_of(paragraphs, self.data.vocabulary)
+        questions = questions_of(self._tested, self.data.vocabulary)
         if not questions:
             raise ConfigurationError(
                 f"problem.test_file={self._files['test_file']}: must have questions with answers. Give dev-v1.1.json."

@@ -39,6 +39,11 @@ def tokens_of(text: str) -> list[Token]:
     return [Token(found.group(), found.start(), found.end()) for found in _WORD.finditer(text)]
 
 
+def words_of(texts: Iterable[str]) -> set[str]:
+    """Returns the words and punctuation marks of texts, as they are written."""
+    return {token.text for text in texts for token in tokens_of(text)}
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The known words, from number 2.

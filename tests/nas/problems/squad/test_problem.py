@@ -6,6 +6,7 @@ import gzip
 import inspect
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
-from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.official import scores
 from nas.problems.squad.problem import PREDICTIONS, SquadProblem
 from nas.problems.squad.questions import best_spans, inputs_of
+from nas.problems.squad.vectors import read_vectors
 from nas.spaces.reading.graph import ReadingGraph
 from nas.spaces.reading.space import BIDAF, GA_SQUAD
 from nas.training.export import exported_program
@@ -126,8 +127,10 @@ def test_batch_mates_change_nothing(problem: SquadProblem) -> None:
 
 
 @pytest.mark.slow
-def test_exported_program_reads_every_question(problem: SquadProblem, train: Train) -> None:
-    """The program takes any number of questions of the data, filled up to the longest passage and question."""
+def test_exported_program_reads_every_question(file: Path, tmp_path: Path, train: Train) -> None:
+    """The program holds the word vectors, and takes questions filled up to the longest passage and question."""
+    (tmp_path / "v.txt").write_text(VECTORS)
+    problem = SquadProblem(str(file), vectors_file=str(tmp_path / "v.txt"), n_epochs=2, width=16)
     network, example = problem.export(train(problem, GA_SQUAD, {Policy.SKIP_TRAIN}).again)
     program = exported_program(network, example).module()
     for one in problem.data.validation[:3]:
@@ -149,17 +152,53 @@ def test_best_span_is_in_order_and_short() -> None:
     assert best_spans(logits) == [(9, 12)]
 
 
-def test_vectors_are_fixed(file: Path, tmp_path: Path, train: Train) -> None:
-    """Given vectors, as npz or as GloVe's text with gzip, are a part of the weights that training keeps."""
-    words, vectors = ["sold", "new york"], np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-    np.savez(tmp_path / "v.npz", words=np.array(words), vectors=vectors)
-    text = "\n".join(" ".join([word, *map(str, row)]) for word, row in zip(words, vectors, strict=True))
-    (tmp_path / "v.txt.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("v.npz", "v.txt.gz"):
+VECTORS = "sold 1 2 3\nnew york 4 5 6\nParis 7 8 9\nlima 1 1 1\nunused 2 2 2\n"
+
+
+def test_vectors_are_of_the_data(file: Path, tmp_path: Path, train: Train) -> None:
+    """Vectors of the data's words, from npz, GloVe's text, or with a header, are fixed and no part of the weights."""
+    rows = [line.rsplit(" ", 3) for line in VECTORS.splitlines()]
+    numbers = np.array([row[1:] for row in rows], np.float32)
+    np.savez(tmp_path / "v.npz", words=np.array([row[0] for row in rows]), vectors=numbers)
+    (tmp_path / "v.txt.gz").write_bytes(gzip.compress(VECTORS.encode()))
+    (tmp_path / "v.vec").write_bytes(b"5 3\n" + VECTORS.replace("\n", " \r\n").encode())
+    for name in ("v.npz", "v.txt.gz", "v.vec"):
         problem = SquadProblem(str(file), vectors_file=str(tmp_path / name), width=16, n_epochs=1)
-        trained = train(problem, GA_SQUAD)
-        assert trained.weights["embed.vectors"].tolist() == [[0, 0, 0], [0, 0, 0], *vectors.tolist()]
-        assert isinstance(problem.build(BIDAF), ReadingNetwork)
+        network = problem.build(BIDAF)
+
+        assert problem.data.vocabulary.numbers == {"sold": 2, "Paris": 3, "lima": 4}
+        assert network.embed.vectors.tolist() == [[0] * 3, [0] * 3, [1, 2, 3], [7, 8, 9], [1, 1, 1]]
+    weights = train(problem, BIDAF).weights
+    assert "embed.vectors" not in weights
+    network.load_state_dict({**weights, "embed.vectors": torch.zeros(9, 3)})  # of earlier versions
+    assert network.embed.vectors.shape == (5, 3)
+
+
+def test_tested_words_have_vectors(file: Path, tmp_path: Path) -> None:
+    """Words of the test's questions are known too."""
+    (tmp_path / "v.txt").write_text("sold 1 2\nquark 3 4\n")
+    content = json.loads(file.read_text())
+    content["data"][0]["paragraphs"][0]["context"] += " quark"
+    (tmp_path / "test.json").write_text(json.dumps(content))
+    problem = SquadProblem(
+        str(file), vectors_file=str(tmp_path / "v.txt"), test_file=str(tmp_path / "test.json"), width=16
+    )
+
+    assert problem.data.vocabulary.numbers == {"sold": 2, "quark": 3}
+
+
+def test_large_vectors_take_little_memory(file: Path, tmp_path: Path) -> None:
+    """Of a large text only the vectors of known words are kept in memory."""
+    row = " ".join(["0.12345"] * 100)
+    path = tmp_path / "v.txt"
+    path.write_text("".join(f"w{n} {row}\n" for n in range(4000)) + f"sold {row}\n")
+    tracemalloc.start()
+    words, vectors = read_vectors(str(path), {}, {"Sold"})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert (words, vectors.shape, vectors.dtype) == (["sold"], (1, 100), np.float32)
+    assert peak < path.stat().st_size / 4
 
 
 @pytest.mark.parametrize(
@@ -232,13 +271,58 @@ def test_one_article_is_enough_for_a_test_only(file: Path, tmp_path: Path, train
         _ = SquadProblem(str(one)).data
 
 
-@pytest.mark.parametrize("text", ["one\ntwo\n", "2 3\none 1 2 3\ntwo 4 5 6\n"])
-def test_texts_of_words_alone_are_no_vectors(file: Path, tmp_path: Path, text: str) -> None:
-    """A list of words, and word2vec's text with a header, are refused instead of read as vectors of one number."""
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("one\ntwo\n", r"line 1: 'one' is no word with two numbers or more"),
+        ("sold 1 2 3\nin 1 2\n", r"line 2: 2 numbers after a word, must be 3"),
+        ("9 3\nsold 1 2 3\nin 1 2 3 4\n", r"line 3: 4 numbers after a word, must be 3"),
+        ("sold 1 2\n\nin 1 x\n", "line 3: something after the word is no number"),
+        ("sold 1 nan\n", "some numbers are not finite"),
+        ("eins 1 2\nzwei 3 4\n", "none of its words is in the passages and questions"),
+    ],
+)
+def test_wrong_texts_of_vectors_are_refused(file: Path, tmp_path: Path, text: str, message: str) -> None:
+    """A text without vectors, or with a line of another length, is refused by a line with its number."""
     (tmp_path / "v.txt").write_text(text)
 
-    with pytest.raises(ConfigurationError, match=r"vectors of shape \(\d, [01]\)"):
+    with pytest.raises(ConfigurationError, match=rf"v.txt: must be .* GloVe's text \({message}\). Give one, or null"):
         _ = SquadProblem(str(file), vectors_file=str(tmp_path / "v.txt")).data
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ([1], "the file is no object with data"),
+        ({"data": 3}, "the file: data is no list"),
+        ({"data": [1]}, r"data\[0\] is no object with paragraphs"),
+        ({"data": [{"title": "a"}]}, r"data\[0\]: paragraphs is missing"),
+        ({"data": [{"title": "a", "paragraphs": [{"context": "x"}]}]}, r"data\[0\].paragraphs\[0\]: qas is missing"),
+        (
+            {"data": [{"title": "a", "paragraphs": [{"context": "x", "qas": [{"id": "1", "question": None}]}]}]},
+            r"data\[0\].paragraphs\[0\].qas\[0\]: question is no text",
+        ),
+    ],
+    ids=range(6),
+)
+def test_places_of_another_form_are_named(tmp_path: Path, content: Any, place: str) -> None:
+    """JSON of another form is refused by a line that says where, in words."""
+    (tmp_path / "other.json").write_text(json.dumps(content))
+
+    with pytest.raises(ConfigurationError, match=rf"must be JSON .*, maybe with gzip \({place}\). Give train-v1.1"):
+        _ = SquadProblem(str(tmp_path / "other.json")).data
+
+
+def test_two_questions_of_one_id_are_refused(tmp_path: Path) -> None:
+    """An id that occurs twice, also in two articles, is named: one answer would count for both."""
+    content = squad()
+    content["data"][1]["paragraphs"][0]["qas"][0]["id"] = "Sales 0/0/1"
+    (tmp_path / "twice.json").write_text(json.dumps(content))
+
+    with pytest.raises(
+        ConfigurationError, match=r"must have each question id once, but has 'Sales 0/0/1' 2 times\. Give"
+    ):
+        _ = SquadProblem(str(tmp_path / "twice.json")).data
 
 
 def test_files_without_answers_are_refused(file: Path, tmp_path: Path, train: Train) -> None:

@@ -32,6 +32,7 @@ from nas.inheritance.rules import Rules
 from nas.inheritance.shape_rules import storage_refusal
 from nas.inheritance.tensor_matching import ChildTensor, inherit_by_layer, inherit_tensors, tensor_sources
 from nas.inheritance.tensor_roles import Roles
+from nas.inheritance.vocabularies import same_vocabularies
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.growth import Growth
@@ -80,6 +81,8 @@ def inherit(
     Only the tensors in use are read; a derivation reads all of one donor's graph. Published optimizer state is ignored.
     If hooks make the ``state_dict`` of copies, they are loaded, or stay new if ``load_state_dict`` refuses them.
 
+    Embeddings of another vocabulary stay new (`nas.inheritance.vocabularies`); a note says so.
+
     Lazy layers without sizes inherit nothing; a note says so. A network inside ``torch.compile`` or ``DataParallel``
     inherits as itself.
 
@@ -101,11 +104,12 @@ def inherit(
         raise ConfigurationError(f"rules={type(rules).__name__}: must be nas.inheritance.rules.Rules. Give Rules(...).")
     model = unwrapped(model)
     donors = [unwrapped(donor) if isinstance(donor, nn.Module) else donor for donor in donor_list(donors)]
-    weights = [weights_of(donor) for donor in donors]
+    weights, other_words = same_vocabularies(model, [weights_of(donor) for donor in donors])
     _check_derivation(derivation, parents, len(weights))
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()
     orders, notes = _execution_orders(model, donors)
+    notes += other_words
     if lazy := lazy_layers(model):
         notes.append(
             f"lazy layers {', '.join(lazy)} have no sizes and inherit nothing: run one batch through them first"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +23,25 @@ class LanguageModel(nn.Module):
         width: The size of a symbol's vector; a multiple of ``n_heads``.
         mlp_ratio: The MLP's hidden size, as a multiple of ``width``.
         context: The greatest length of a text.
+        vocabulary: The digest of the symbols (`nas.inheritance.vocabularies`). A child with another one gets new
+            embeddings. None: every child gets them by row.
     """
 
+    vocabulary_tensors = ("embed.weight",)
+
     def __init__(
-        self, n_symbols: int, n_layers: int, n_heads: int, width: int, mlp_ratio: float = 4, context: int = 64
+        self,
+        n_symbols: int,
+        n_layers: int,
+        n_heads: int,
+        width: int,
+        mlp_ratio: float = 4,
+        context: int = 64,
+        *,
+        vocabulary: Tensor | None = None,
     ) -> None:
         super().__init__()
+        self.register_buffer("vocabulary", vocabulary)
         self.embed = nn.Embedding(n_symbols, width)
         self.positions = nn.Embedding(context, width)
         self.layers = nn.ModuleList(_block(width, n_heads, round(mlp_ratio * width)) for _ in range(n_layers))
@@ -35,6 +50,12 @@ class LanguageModel(nn.Module):
         for embedding in (self.embed, self.positions):
             nn.init.normal_(embedding.weight, std=_INITIAL_STD)
         self.head.weight = self.embed.weight
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Loads weights; those of earlier versions have no vocabulary."""
+        if self.vocabulary is not None:
+            state_dict.setdefault(f"{prefix}vocabulary", self.vocabulary)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, symbols: Tensor) -> Tensor:
         """Returns logits ``(batch, length, n_symbols)`` of the symbol after each of ``(batch, length)``."""

@@ -138,7 +138,8 @@ class LanguageProblem(Problem):
 
     def build(self, point: Point) -> nn.Module:
         """Returns the network of this point, newly initialized with torch's global generator."""
-        return LanguageModel(self.corpus.n_symbols, **Sizes.of(point).to_json(), context=self.context)
+        sizes, corpus = Sizes.of(point).to_json(), self.corpus
+        return LanguageModel(corpus.n_symbols, **sizes, context=self.context, vocabulary=corpus.vocabulary)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Returns one text of symbols 0."""

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from nas.core.errors import ConfigurationError
+from nas.inheritance.vocabularies import vocabulary_digest
 from nas.storage.remote_file import read_file, unzipped
 
 _MAX_CHARACTERS = 4096
-_N_BYTES = 256
 _SHARES = (0.8, 0.1)  # training and validation; the rest is for tests
 _REMEDY = "Give another file, or null for Python's own help texts"
 
@@ -32,12 +32,14 @@ class Corpus:
         validation: Those of the next 10 %.
         test: Those of the last 10 %.
         n_symbols: The number of different symbols.
+        vocabulary: The digest of the symbols in order.
     """
 
     train: Tensor
     validation: Tensor
     test: Tensor
     n_symbols: int
+    vocabulary: Tensor
 
     @classmethod
     def of(cls, text: str, vocabulary: int | None) -> Corpus:
@@ -52,9 +54,9 @@ class Corpus:
         """
         first, second = (round(sum(_SHARES[: n + 1]) * len(text)) for n in range(2))
         parts = text[:first], text[first:second], text[second:]
-        encode, n_symbols = _characters(parts[0]) if vocabulary is None else _byte_pairs(parts[0], vocabulary)
+        encode, symbols = _characters(parts[0]) if vocabulary is None else _byte_pairs(parts[0], vocabulary)
         train, validation, test = map(encode, parts)
-        return cls(train, validation, test, n_symbols)
+        return cls(train, validation, test, len(symbols), vocabulary_digest(symbols))
 
 
 def bundled_text() -> str:
@@ -103,16 +105,16 @@ def _passages(text: str) -> str:
         raise ValueError("data must list articles, whose paragraphs each have a context") from error
 
 
-def _characters(train: str) -> tuple[Encode, int]:
-    """Returns the function from texts to characters, and their number. 0 stands for any other."""
+def _characters(train: str) -> tuple[Encode, list[str]]:
+    """Returns the function from texts to characters, and these. 0 stands for any other."""
     counts = Counter(train)
     common = sorted(counts, key=lambda character: (-counts[character], character))[: _MAX_CHARACTERS - 1]
     index_of = {character: index for index, character in enumerate(common, 1)}
-    return lambda text: torch.tensor([index_of.get(character, 0) for character in text]), len(common) + 1
+    return lambda text: torch.tensor([index_of.get(character, 0) for character in text]), ["", *common]
 
 
-def _byte_pairs(train: str, vocabulary: int) -> tuple[Encode, int]:
-    """Returns the function from texts to byte pairs (Sennrich et al. 2016, arXiv:1508.07909), and their number.
+def _byte_pairs(train: str, vocabulary: int) -> tuple[Encode, list[str]]:
+    """Returns the function from texts to byte pairs (Sennrich et al. 2016, arXiv:1508.07909), and these.
 
     Raises:
         ConfigurationError: Hugging Face's tokenizers is not installed.
@@ -134,4 +136,5 @@ def _byte_pairs(train: str, vocabulary: int) -> tuple[Encode, int]:
         lines = tokenizer.encode_batch(text.splitlines(keepends=True))
         return torch.tensor([symbol for line in lines for symbol in line.ids])
 
-    return encode, max(tokenizer.get_vocab_size(), _N_BYTES)
+    index_of = tokenizer.get_vocab()
+    return encode, sorted(index_of, key=index_of.__getitem__)

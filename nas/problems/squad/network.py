@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nas.inheritance.vocabularies import vocabulary_digest
 from nas.problems.squad.text import N_CHARACTERS, N_MATCHES, Vocabulary
 from nas.spaces.reading.graph import PASSAGE, QUESTION, ReadingGraph
 
@@ -166,10 +167,13 @@ class Embedding(nn.Module):
     """
 
     vectors: Tensor
+    vocabulary: Tensor
+    vocabulary_tensors = ("words.weight",)
 
     def __init__(self, vocabulary: Vocabulary, width: int) -> None:
         super().__init__()
         if vocabulary.vectors is None:
+            self.register_buffer("vocabulary", vocabulary_digest([*vocabulary.numbers]))
             self.words = nn.Embedding(len(vocabulary), _WORD_SIZE, padding_idx=0)
             n_inputs = _WORD_SIZE
         else:
@@ -191,8 +195,10 @@ class Embedding(nn.Module):
         return states
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Loads weights; earlier versions stored the vectors with them."""
-        if not hasattr(self, "words"):
+        """Loads weights; those of earlier versions have given vectors, and no vocabulary of learned ones."""
+        if hasattr(self, "words"):
+            state_dict.setdefault(f"{prefix}vocabulary", self.vocabulary)
+        else:
             state_dict.pop(f"{prefix}vectors", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

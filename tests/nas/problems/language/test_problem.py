@@ -14,6 +14,7 @@ import torch
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
+from nas.inheritance.inherit import inherit
 from nas.problems.language.problem import LanguageProblem, loss_of, rate_share
 from nas.problems.language.text import Corpus, windows
 from nas.spaces.growth import Growth, InsertBlock, Sizes, WidenHeads
@@ -167,3 +168,33 @@ def test_byte_pairs_need_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigurationError, match=r"pip install 'heirloom-nas\[language\]'"):
         Corpus.of("a text" * 100, 300)
+
+
+def test_symbols_of_another_text_are_new(tmp_path: Path) -> None:
+    """A child on another text takes the layers, but not rows that stand for other characters; growth is refused."""
+    networks = []
+    for name, text in (("a", "abcab"), ("b", "cbacb"), ("c", "abcab")):
+        (tmp_path / name).write_text(text * 400)
+        networks.append(LanguageProblem(str(tmp_path / name), context=8).build(POINT))
+    parent, other, same = networks
+    report = inherit(other, [parent])
+
+    assert {name for name, tensor in report.tensors.items() if tensor.how == "new"} == {
+        "embed.weight", "head.weight", "vocabulary",
+    }  # fmt: skip
+    assert "donor 0 has another vocabulary" in " ".join(report.notes)
+    assert not torch.equal(other.embed.weight, parent.embed.weight)
+    assert {tensor.how for tensor in inherit(same, [parent]).tensors.values()} == {"copied"}
+    without = {name: tensor for name, tensor in parent.state_dict().items() if name != "vocabulary"}
+    other.load_state_dict(without)  # of earlier versions
+    assert not torch.equal(other.vocabulary, parent.vocabulary)
+
+
+@pytest.mark.parametrize("vocabulary", [None, 300])
+def test_vocabularies_follow_their_order(vocabulary: int | None) -> None:
+    """Equal texts have equal digests, and other symbols or byte pairs other ones."""
+    if vocabulary is not None:
+        pytest.importorskip("tokenizers")
+    digests = [Corpus.of(text * 300, vocabulary).vocabulary.tolist() for text in ("abcab ", "cbacb ", "abcab ")]
+
+    assert digests[0] == digests[2] != digests[1]

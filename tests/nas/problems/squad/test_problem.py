@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
+from nas.inheritance.inherit import inherit
 from nas.problems.squad.official import scores
 from nas.problems.squad.problem import PREDICTIONS, SquadProblem
 from nas.problems.squad.questions import best_spans, inputs_of
@@ -172,6 +173,20 @@ def test_vectors_are_of_the_data(file: Path, tmp_path: Path, train: Train) -> No
     assert "embed.vectors" not in weights
     network.load_state_dict({**weights, "embed.vectors": torch.zeros(9, 3)})  # of earlier versions
     assert network.embed.vectors.shape == (5, 3)
+
+
+def test_words_of_other_articles_are_new(file: Path, tmp_path: Path) -> None:
+    """Learned vectors are inherited with the same vocabulary only, all other weights always."""
+    content = json.loads(file.read_text().replace("sold", "lent"))
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    first, second = (SquadProblem(str(path), width=16) for path in (file, tmp_path / "other.json"))
+    parent, child = first.build(BIDAF), second.build(BIDAF)
+    report = inherit(child, [parent.state_dict()])
+
+    assert len(first.data.vocabulary) == len(second.data.vocabulary)
+    new = {name for name, tensor in report.tensors.items() if tensor.how == "new"}
+    assert new == {"embed.words.weight", "embed.vocabulary"}
+    assert {tensor.how for tensor in inherit(first.build(BIDAF), [parent]).tensors.values()} == {"copied"}
 
 
 def test_tested_words_have_vectors(file: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.channel_edits import node_of
 from nas.inheritance.donor_weights import LazyWeights
 from nas.inheritance.replay import names_in_graph
-from nas.inheritance.tensor_matching import ChildTensor, TensorSource
+from nas.inheritance.tensor_matching import ChildTensor
+from nas.inheritance.tensor_sources import TensorSource
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.module import graph_in
 from nas.spaces.graphs.network import Network

@@ -30,8 +30,9 @@ from nas.inheritance.replay import replay_on_best
 from nas.inheritance.report import NO_DONOR, InheritanceReport, TensorInheritance
 from nas.inheritance.rules import Rules
 from nas.inheritance.shape_rules import storage_refusal
-from nas.inheritance.tensor_matching import ChildTensor, inherit_by_layer, inherit_tensors, tensor_sources
+from nas.inheritance.tensor_matching import ChildTensor, inherit_by_layer, inherit_tensors
 from nas.inheritance.tensor_roles import Roles
+from nas.inheritance.tensor_sources import tensor_sources
 from nas.inheritance.vocabularies import same_vocabularies
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
@@ -120,7 +121,7 @@ def inherit(
     children = []
     for names, own in _distinct(state, donor_names):
         role = roles.of(own)
-        sources = tensor_sources(own, state[own[0]], [*zip(weights, aligned, strict=True)], rules, role.parts)
+        sources = tensor_sources(own, state[own[0]], [*zip(weights, aligned, strict=True)], rules, role)
         children.append(ChildTensor(names, state[own[0]], sources, role, rules))
     copies = copies_in(state, model) if weights else set()
     copied = [child for child in children if not copies.isdisjoint(child.names)]

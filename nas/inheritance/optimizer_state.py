@@ -26,8 +26,9 @@ from nas.inheritance.module_state import unwrapped
 from nas.inheritance.reparametrization import REFUSAL, reparametrized_layers
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
-from nas.inheritance.tensor_matching import ChildTensor, inherit_tensors, tensor_sources
+from nas.inheritance.tensor_matching import ChildTensor, inherit_tensors
 from nas.inheritance.tensor_roles import Role, Roles
+from nas.inheritance.tensor_sources import tensor_sources
 from nas.storage.tensor_names import OPTIMIZER, is_weight
 
 
@@ -76,7 +77,7 @@ def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors
         """Returns one tensor of the state, with its sources among donors with these indices."""
         key, tensor = f"{OPTIMIZER}{kind}/{name}", first_state[name][kind]
         role = roles.of([name]) if tensor.shape == parameters[name].shape else Role(is_parameter=True)
-        sources = tensor_sources([key], tensor, [(donor, {}) for donor in weights], rules, role.parts)
+        sources = tensor_sources([key], tensor, [(donor, {}) for donor in weights], rules, role)
         child = ChildTensor([key], tensor, [source for source in sources if source.donor in donors], role, rules)
         if name in whole:
             child.take_whole(next(filter(None, map(child.whole_source, sorted(donors))), None), REFUSAL)

@@ -16,7 +16,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from nas.inheritance.donor_weights import LazyWeights
-from nas.inheritance.tensor_matching import ChildTensor, TensorSource
+from nas.inheritance.tensor_matching import ChildTensor
+from nas.inheritance.tensor_sources import TensorSource
 
 REFUSAL = "a reparametrized layer is inherited whole or not at all: the donor's has another size or other tensors"
 _DAMAGED = "a reparametrized layer is inherited whole or not at all: another tensor of it can't be used"

@@ -1,16 +1,15 @@
-"""Tensors of a child and their sources: the donors' tensors from which they take values."""
+"""Tensors of a child, and what they take from their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from nas.inheritance.donor_weights import LazyWeights
-from nas.inheritance.fused_tensors import inferred_parts
+from nas.inheritance.head_groups import regrouped
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.rules import Rules
 from nas.inheritance.shape_rules import (
@@ -23,53 +22,7 @@ from nas.inheritance.shape_rules import (
 )
 from nas.inheritance.tensor_blocks import blocks
 from nas.inheritance.tensor_roles import Role
-from nas.storage.tensor_names import weight_name
-from nas.storage.tensor_parts import TensorParts
-
-_PLAIN = 2
-"""The number of sizes of heads without groups and halves: their number and their size."""
-
-
-class TensorSource(NamedTuple):
-    """A donor's tensor from which a child's tensor may take its values.
-
-    Attributes:
-        donor: The index of the donor.
-        name: The tensor's name in the donor.
-        tensor: The tensor, maybe without data.
-        why: The reason, if it is not the tensor of the same name.
-        parts: The heads of an attention in it, if they are known.
-        is_inferred: Whether the parts are concluded from the child's.
-    """
-
-    donor: int
-    name: str
-    tensor: Tensor
-    why: str
-    parts: TensorParts | None = None
-    is_inferred: bool = False
-
-    def is_whole_for(self, tensor: Tensor, parts: TensorParts | None) -> bool:
-        """Returns whether a child's tensor with these heads, if they are known, takes all of it.
-
-        Plain heads of other sizes take the values of the same rows. Groups of query heads, and halves of rotary
-        heads, would be mixed.
-        """
-        if is_lazy(self.tensor) or self.tensor.shape != tensor.shape:
-            return False
-        if parts is None or self.parts is None:
-            return True
-        if not parts.are_like(self.parts):
-            return parts.has_same_rows(self.parts)
-        return parts == self.parts or all(len(sizes) == _PLAIN for sizes in parts.sizes)
-
-    def how_split(self, parts: TensorParts | None) -> str:
-        """Returns how the overlap with a child's tensor of these parts is taken, in words."""
-        if parts is None or self.parts is None or not parts.are_like(self.parts):
-            return ""
-        if self.is_inferred:
-            return f", in {len(parts.sizes)} equal parts"
-        return ", by head" if any(len(sizes) > 1 for sizes in parts.sizes) else ", by part"
+from nas.inheritance.tensor_sources import TensorSource
 
 
 class ChildTensor:
@@ -151,7 +104,7 @@ class ChildTensor:
             self.write(cast)
             self.result = TensorInheritance(how="copied", share=1.0, donor=source.donor, why=source.why)
             return
-        share = self._write_part(cast, source.parts)
+        share = self._write_part(cast, source)
         why = f"{shape_text(child, values)}{source.how_split(self.role.parts)}"
         self.result = TensorInheritance(how="sliced", share=share, donor=source.donor, why=why)
 
@@ -167,13 +120,15 @@ class ChildTensor:
         """Whether the rules shrink or perturb this tensor."""
         return self.role.is_parameter and (self._rules.shrink, self._rules.perturb) != (1.0, 0.0)
 
-    def _write_part(self, values: Tensor, parts: TensorParts | None) -> float:
+    def _write_part(self, values: Tensor, source: TensorSource) -> float:
         """Copies the overlap, fills the rest by the rules, and returns the inherited share."""
-        child = self.tensor
+        child, values, parts = self.tensor, upcast_float8(values), source.parts
+        if source.is_regrouped and parts is not None and self.role.parts is not None:
+            values, parts = regrouped(values, parts, self.role.parts)
         is_direct = not self._is_mixed and upcast_float8(child) is child
         whole = child if is_direct else upcast_float8(child).clone()
         is_scaled = self._rules.rest == "scaled" and self.role.is_weight
-        found = blocks(whole, upcast_float8(values), self.role, parts)
+        found = blocks(whole, values, self.role, parts)
         n_given = sum(block.take(is_scaled=is_scaled) for block in found)
         if not is_direct:
             self.write(whole)
@@ -183,54 +138,6 @@ class ChildTensor:
         if self._n_refused == 0:
             self.refusal = f"donor at index {donor}: {why}"
         self._n_refused += 1
-
-
-def tensor_sources(
-    names: Sequence[str],
-    tensor: Tensor,
-    donors: Sequence[tuple[LazyWeights, Mapping[str, str]]],
-    rules: Rules,
-    own_parts: TensorParts | None = None,
-) -> list[TensorSource]:
-    """Returns the possible sources of a child's tensor, best first.
-
-    Args:
-        names: The names of the tensor.
-        tensor: The tensor.
-        donors: The donors, best first, each with its tensor by the child's, if their layers have the same position.
-        rules: Whether names or positions come first.
-        own_parts: The heads of an attention in the tensor, if they are known.
-    """
-    if is_lazy(tensor):
-        return []
-    by_name: list[TensorSource] = []
-    by_structure: list[TensorSource] = []
-    parts: list[TensorSource] = []
-    for index, (donor, pairs) in enumerate(donors):
-        used = set(pairs.values()) if rules.first == "structure" else set()
-        for name in names:
-            if name in pairs and pairs[name] != name:
-                other, why = pairs[name], f"by structure, from {pairs[name]}"
-                by_structure.append(
-                    TensorSource(index, other, donor.shapes[other], why, *_parts_of(donor, other, own_parts))
-                )
-            elif name in donor.shapes and (name in pairs or name not in used):
-                source = TensorSource(index, name, donor.shapes[name], "", *_parts_of(donor, name, own_parts))
-                (by_name if source.is_whole_for(tensor, own_parts) else parts).append(source)
-    return [*by_structure, *by_name, *parts] if rules.first == "structure" else [*by_name, *by_structure, *parts]
-
-
-def _parts_of(donor: LazyWeights, name: str, own: TensorParts | None) -> tuple[TensorParts | None, bool]:
-    """Returns the heads in a donor's tensor, and whether they are concluded from the child's.
-
-    Those of optimizer state are the weight's. They are concluded if the donor knows no heads at all.
-    """
-    known: Mapping[str, TensorParts] = getattr(donor, "parts", {})
-    tensor = donor.shapes[name]
-    if is_lazy(tensor):
-        return None, False
-    parts = known.get(weight_name(name)) if known else inferred_parts(own, tensor.shape)
-    return (parts, not known) if parts is not None and parts.fit(tensor.shape) else (None, False)
 
 
 def inherit_by_layer(

@@ -11,6 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 from nas.inheritance.attention import parts_of
 from nas.inheritance.attention_heads import is_transposed
 from nas.inheritance.fused_tensors import fused_names
+from nas.inheritance.head_groups import n_query_heads
 from nas.storage.tensor_parts import TensorParts
 
 
@@ -26,6 +27,7 @@ class Role(NamedTuple):
         groups: The groups of a convolution; 0 for other layers.
         n_stacked: The number of parts stacked in it: gates of a recurrent layer, projections of an attention.
         parts: The heads of an attention in it, if they are known.
+        n_queries: The number of query heads of its attention, if they are in groups with a key head each.
         is_fused: Whether it stacks several projections, or may do so in an unknown layout.
     """
 
@@ -36,6 +38,7 @@ class Role(NamedTuple):
     groups: int = 0
     n_stacked: int = 1
     parts: TensorParts | None = None
+    n_queries: int = 0
     is_fused: bool = False
 
 
@@ -65,6 +68,7 @@ class Roles:
             groups=max((conv.groups for conv in convolutions), default=0),
             n_stacked=max((self._stacked.get(name, 1) for name in names), default=1),
             parts=next((self._parts[name] for name in names if name in self._parts), None),
+            n_queries=max((n_query_heads(name, self._parts) for name in names), default=0),
             is_fused=not self._fused.isdisjoint(names),
         )
 

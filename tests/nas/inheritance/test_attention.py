@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -398,20 +398,48 @@ def test_transposed_projections_are_sliced_by_output(rules: Rules) -> None:
     assert found[8:, :8].any() == (rules == OWN)
 
 
-def test_fewer_key_heads_are_matched_in_groups() -> None:
-    """A query head comes from the donor's query head with the same key head."""
+def grouped(n_heads: int, n_keys: int, size: int = 4, *, is_fused: bool = False) -> nn.Module:
+    """Returns the projections of an attention with fewer key heads than query heads."""
+    sizes = {"q_proj": n_heads * size, "k_proj": n_keys * size, "v_proj": n_keys * size}
+    layers = {"qkv": nn.Linear(8, sum(sizes.values()))} if is_fused else {n: nn.Linear(8, s) for n, s in sizes.items()}
+    module = with_heads(nn.ModuleDict({**layers, "o_proj": nn.Linear(n_heads * size, 8)}), n_heads)
+    module.num_key_value_heads = n_keys  # type: ignore[assignment]
+    return module
 
-    def attention(n_heads: int, n_keys: int) -> nn.Module:
-        sizes = {"q_proj": n_heads * 4, "k_proj": n_keys * 4, "v_proj": n_keys * 4}
-        layers = {name: nn.Linear(8, size) for name, size in sizes.items()}
-        module = with_heads(nn.ModuleDict({**layers, "o_proj": nn.Linear(n_heads * 4, 8)}), n_heads)
-        module.num_key_value_heads = n_keys  # type: ignore[assignment]
-        return module
 
-    donor, child = attention(4, 2), attention(4, 4)
+def test_query_heads_in_groups_of_another_size_stay_with_their_key_head() -> None:
+    """With fewer query heads for each key head, a query head comes from the donor's with the same key head."""
+    donor, child = grouped(4, 2), grouped(3, 3)
     inherit(child, [donor], rules=OWN)
 
-    queries, expected = (model.get_parameter("q_proj.weight").view(4, 4, 8) for model in (child, donor))
+    queries, expected = (model.get_parameter("q_proj.weight").view(-1, 4, 8) for model in (child, donor))
     assert torch.equal(queries[:2], expected[::2])
     keys, expected = (model.get_parameter("k_proj.weight").view(-1, 4, 8) for model in (child, donor))
     assert torch.equal(keys[:2], expected)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize(("donor_keys", "child_keys"), [(2, 4), (1, 4), (4, 2), (4, 1)])
+def test_key_heads_are_repeated_or_averaged(donor_keys: int, child_keys: int, is_fused: bool) -> None:
+    """With as many query heads, these stay whole; key heads are repeated for more of them and averaged for fewer."""
+    donor, child = grouped(4, donor_keys, is_fused=is_fused), grouped(4, child_keys, is_fused=is_fused)
+    report = inherit(child, [donor])
+
+    found, expected = (list(rows_of_projections(model, n)) for model, n in ((child, child_keys), (donor, donor_keys)))
+    assert torch.equal(found[0], expected[0])
+    for own, theirs in zip(found[1:], expected[1:], strict=True):
+        more = theirs.repeat_interleave(max(child_keys // donor_keys, 1), 0)
+        torch.testing.assert_close(own, more.unflatten(0, (child_keys, -1)).mean(1))
+    assert torch.equal(child.get_parameter("o_proj.weight"), donor.get_parameter("o_proj.weight"))
+    assert report.share == 1
+    name = "qkv.weight" if is_fused else "k_proj.weight"
+    assert report.tensors[name].why.endswith(f"by head, {donor_keys} key heads for {child_keys}")
+
+
+def rows_of_projections(model: nn.Module, n_keys: int) -> Iterator[Tensor]:
+    """Yields the weights of queries, keys and values, each with its heads first."""
+    parameters = dict(model.named_parameters())
+    fused = parameters.get("qkv.weight")
+    names = [f"{name}_proj.weight" for name in "qkv"]
+    split = [parameters[name] for name in names] if fused is None else fused.split([16, 4 * n_keys, 4 * n_keys])
+    yield from (part.unflatten(0, (-1, 4)) for part in split)

@@ -89,7 +89,7 @@ def test_gpt2_is_split_into_queries_keys_values_and_heads(child: tuple[int, int]
     assert torch.equal(model.lm_head.weight[:, :width], parent.lm_head.weight[:, :width])
 
 
-@pytest.mark.parametrize("child", [(8, 4, 4), (4, 4, 4), (4, 1, 4), (8, 2, 8), (2, 1, 2)])
+@pytest.mark.parametrize("child", [(8, 4, 4), (8, 8, 4), (8, 1, 4), (8, 2, 8), (2, 1, 2)])
 def test_query_heads_stay_with_their_key_head(child: Sizes) -> None:
     """Each key head is the donor's, with the donor's query heads, and each half of a rotary head is a half."""
     donor = (4, 2, 4)
@@ -116,6 +116,17 @@ def test_more_heads_keep_the_function(kind: str) -> None:
     parent, model = llama(4, 2, 4, kind=kind), llama(8, 4, 4, kind=kind)
     inherit(model, [parent])
 
+    with torch.no_grad():
+        torch.testing.assert_close(model(SYMBOLS).logits, parent(SYMBOLS).logits)
+
+
+@pytest.mark.parametrize("n_keys", [4, 8])
+def test_more_key_heads_keep_the_function(n_keys: int) -> None:
+    """With as many query heads, each of the donor's key heads is repeated, and the logits stay."""
+    parent, model = llama(8, 2, 4), llama(8, n_keys, 4)
+    report = inherit(model, [parent])
+
+    assert report.share == 1
     with torch.no_grad():
         torch.testing.assert_close(model(SYMBOLS).logits, parent(SYMBOLS).logits)
 

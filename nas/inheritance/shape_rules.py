@@ -78,6 +78,12 @@ def shape_refusal(child: Tensor, donor: Tensor, role: Role, parts: TensorParts |
         return None if role.parts.are_like(parts) else f"other layout of heads: {shape_text(child, donor)}"
     if role.n_stacked > 1 and child.shape[0] != donor.shape[0]:
         return f"{role.n_stacked} stacked parts of other sizes: {shape_text(child, donor)}"
+    if (
+        role.grid is not None
+        and role.grid.is_resized(child, donor)
+        and not role.grid.side(child) * role.grid.side(donor)
+    ):
+        return f"positions of images in no square grid: {shape_text(child, donor)}"
     if role.is_fused and (refusal := _fused_refusal(child, donor, role)) is not None:
         return refusal
     if role.groups and _is_grouped_otherwise(child.shape, donor.shape, role.groups):

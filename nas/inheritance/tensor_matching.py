@@ -105,7 +105,9 @@ class ChildTensor:
             self.result = TensorInheritance(how="copied", share=1.0, donor=source.donor, why=source.why)
             return
         share = self._write_part(cast, source)
-        why = f"{shape_text(child, values)}{source.how_split(self.role.parts)}"
+        is_resampled = self.role.grid is not None and self.role.grid.is_resized(child, values)
+        how = ", resampled" if is_resampled else source.how_split(self.role.parts)
+        why = f"{shape_text(child, values)}{how}"
         self.result = TensorInheritance(how="sliced", share=share, donor=source.donor, why=why)
 
     def write(self, values: Tensor) -> None:
@@ -125,6 +127,8 @@ class ChildTensor:
         child, values, parts = self.tensor, upcast_float8(values), source.parts
         if source.is_regrouped and parts is not None and self.role.parts is not None:
             values, parts = regrouped(values, parts, self.role.parts)
+        if self.role.grid is not None and self.role.grid.is_resized(child, values):
+            values = self.role.grid.resampled(values, self.role.grid.side(child))
         is_direct = not self._is_mixed and upcast_float8(child) is child
         whole = child if is_direct else upcast_float8(child).clone()
         is_scaled = self._rules.rest == "scaled" and self.role.is_weight

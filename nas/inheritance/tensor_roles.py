@@ -12,6 +12,7 @@ from nas.inheritance.attention import parts_of
 from nas.inheritance.attention_heads import is_transposed
 from nas.inheritance.fused_tensors import fused_names
 from nas.inheritance.head_groups import n_query_heads
+from nas.inheritance.image_positions import Grid, grids_of
 from nas.storage.tensor_parts import TensorParts
 
 
@@ -28,6 +29,7 @@ class Role(NamedTuple):
         n_stacked: The number of parts stacked in it: gates of a recurrent layer, projections of an attention.
         parts: The heads of an attention in it, if they are known.
         n_queries: The number of query heads of its attention, if they are in groups with a key head each.
+        grid: The grid of its learned positions of an image, or None.
         is_fused: Whether it stacks several projections, or may do so in an unknown layout.
     """
 
@@ -39,6 +41,7 @@ class Role(NamedTuple):
     n_stacked: int = 1
     parts: TensorParts | None = None
     n_queries: int = 0
+    grid: Grid | None = None
     is_fused: bool = False
 
 
@@ -50,6 +53,7 @@ class Roles:
         self._weights: dict[str, nn.Module] = {}
         self._stacked: dict[str, int] = {}
         self._parts = parts_of(model)
+        self._grids = grids_of(model)
         self._fused = fused_names(model, self._parts)
         for prefix, module in model.named_modules(remove_duplicate=False):
             for own, n_stacked in _stacks(module):
@@ -69,6 +73,7 @@ class Roles:
             n_stacked=max((self._stacked.get(name, 1) for name in names), default=1),
             parts=next((self._parts[name] for name in names if name in self._parts), None),
             n_queries=max((n_query_heads(name, self._parts) for name in names), default=0),
+            grid=next((self._grids[name] for name in names if name in self._grids), None),
             is_fused=not self._fused.isdisjoint(names),
         )
 

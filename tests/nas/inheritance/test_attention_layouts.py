@@ -218,6 +218,40 @@ def test_heads_of_other_models_are_not_mixed(kind: str) -> None:
         assert [set(head.unique().tolist()) for head in heads] == [{0.0, 1.0}, {0.0, 2.0}]
 
 
+def of_images(kind: str, side: int) -> Any:
+    """Returns a small model of images with a grid of patches, or windows, of this side."""
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    patches = {"image_size": 4 * side, "patch_size": 4}
+    options: dict[str, Any] = {"embed_dim": 8, "depths": [1], "num_heads": [2], "window_size": side}
+    config = getattr(transformers, f"{kind}Config")(**patches, **(options if kind == "Swin" else sizes))
+    return getattr(transformers, f"{kind}Model")(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ViT", "embeddings.position_embeddings"),
+        ("Dinov2", "embeddings.position_embeddings"),
+        ("CLIPVision", "position_embedding.weight"),
+        ("SiglipVision", "position_embedding.weight"),
+        ("BlipVision", "embeddings.position_embedding"),
+        ("Swin", "relative_position_bias_table"),
+    ],
+)
+def test_positions_of_images_are_resampled(kind: str, name: str) -> None:
+    """Equal values in the donor's grid stay equal in a larger one of the child, and none is new."""
+    donor, child = of_images(kind, 2), of_images(kind, 3)
+    for parameter in donor.parameters():
+        nn.init.ones_(parameter)
+    report = inherit(child, [donor], rules=OWN)
+
+    [(found, tensor)] = [item for item in report.tensors.items() if item[0].endswith(name)]
+    assert tensor.why.endswith("resampled")
+    assert (child.get_parameter(found) == 1).all()
+
+
 def timm_attention(n_heads: int, size: int, **more: Any) -> nn.Module:
     """Returns timm's attention with a norm of queries and keys."""
     layers = pytest.importorskip("timm.layers", reason="timm is not installed")

@@ -69,11 +69,11 @@ def number_of(module: nn.Module, names: Sequence[str]) -> int:
 
 
 def width_of(layer: nn.Module | None, *, inputs: bool = False) -> int:
-    """Returns the outputs or inputs of a linear layer; 0 for other layers."""
+    """Returns the outputs or inputs of a linear layer; 0 for others, or without a weight."""
     if layer is None or not (isinstance(layer, nn.Linear) or is_transposed(layer)):
         return 0
-    weight = layer.get_parameter("weight")
-    return 0 if is_lazy(weight) else weight.shape[0 if is_transposed(layer) == inputs else 1]
+    weight = layer._parameters.get("weight")
+    return 0 if weight is None or is_lazy(weight) else weight.shape[0 if is_transposed(layer) == inputs else 1]
 
 
 def _inner(module: nn.Module, size: int) -> Sizes:

@@ -46,7 +46,7 @@ class Grid(NamedTuple):
     def resampled(self, values: Tensor, side: int) -> Tensor:
         """Returns the values with a grid of this side, by bilinear interpolation; other positions stay."""
         own, rows = self.side(values), values.movedim(self.dim, 0)
-        before, grid, after = rows.split([self.n_before, own * own, self.n_after])
+        before, grid, after = torch.split(rows, [self.n_before, own * own, self.n_after])
         wide = torch.promote_types(values.dtype, torch.float32)
         image = grid.to(wide).reshape(1, own, own, -1).movedim(-1, 1)
         larger = functional.interpolate(image, size=(side, side), mode="bilinear", align_corners=False)
@@ -72,7 +72,7 @@ def grids_of(model: nn.Module) -> dict[str, Grid]:
 
 
 def _positions(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields a module's own learned positions: ``(..., positions, width)``, or with two dimensions of positions."""
+    """Yields a module's own learned positions, ``(..., positions, width)``, flat or not."""
     for name, tensor in module.named_parameters(recurse=False):
         if "pos" in name and "embed" in name and not is_lazy(tensor) and tensor.dim() >= 2:
             yield name, tensor
@@ -82,7 +82,7 @@ def _positions(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _grid(tensor: Tensor, *, is_square: bool) -> Grid:
-    """Returns the grid of learned positions, behind class tokens if there are more positions than a square has.
+    """Returns the grid of learned positions, behind class tokens if they are no square.
 
     Without a square, all positions count as other positions.
     """
@@ -93,7 +93,7 @@ def _grid(tensor: Tensor, *, is_square: bool) -> Grid:
 
 
 def _has_patches(module: nn.Module) -> bool:
-    """Returns whether a module cuts images into patches, by its own layer or one a level below."""
+    """Returns whether a module has a layer that cuts patches, or a child has one."""
     return any(
         _is_patch_layer(child) or (any(map(_is_patch_layer, child.children())) and not any(_positions(child)))
         for child in module.children()
@@ -101,12 +101,12 @@ def _has_patches(module: nn.Module) -> bool:
 
 
 def _is_patch_layer(layer: nn.Module) -> bool:
-    """Returns whether a layer is a convolution of images whose kernels touch, but do not overlap."""
+    """Returns whether a layer convolves images with kernels that do not overlap."""
     return isinstance(layer, nn.Conv2d) and layer.kernel_size == layer.stride and max(layer.kernel_size) > 1
 
 
 def _is_of_symbols(child: tuple[str, nn.Module]) -> bool:
-    """Returns whether a named layer embeds symbols, so that positions beside it may be those of a text."""
+    """Returns whether a named layer embeds symbols: positions beside it may be of a text."""
     name, layer = child
     return isinstance(layer, nn.Embedding) and "pos" not in name and "type" not in name
 

@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from nas.core.errors import ConfigurationError
 from nas.inheritance.crossover import prefer_origins
+from nas.inheritance.derived_weights import with_derived
 from nas.inheritance.donor_weights import Donor, donor_list, weights_of
 from nas.inheritance.layer_alignment import align, channel_weights, execution_order, layers_of
 from nas.inheritance.module_state import copies_in, lazy_layers, load_refusal, unwrapped
@@ -105,7 +106,8 @@ def inherit(
         raise ConfigurationError(f"rules={type(rules).__name__}: must be nas.inheritance.rules.Rules. Give Rules(...).")
     model = unwrapped(model)
     donors = [unwrapped(donor) if isinstance(donor, nn.Module) else donor for donor in donor_list(donors)]
-    weights, other_words = same_vocabularies(model, [weights_of(donor) for donor in donors])
+    found, other_words = same_vocabularies(model, [weights_of(donor) for donor in donors])
+    weights = [with_derived(donor, model) for donor in found]
     _check_derivation(derivation, parents, len(weights))
     state = model.state_dict()
     left_out = _statistics(model) if rules.statistics == "reset" else set()

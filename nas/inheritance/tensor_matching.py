@@ -107,7 +107,7 @@ class ChildTensor:
         share = self._write_part(cast, source)
         is_resampled = self.role.grid is not None and self.role.grid.is_resized(child, values)
         how = ", resampled" if is_resampled else source.how_split(self.role.parts)
-        why = f"{shape_text(child, values)}{how}"
+        why = f"{shape_text(child, values)}{how}{', ' * bool(source.why)}{source.why}"
         self.result = TensorInheritance(how="sliced", share=share, donor=source.donor, why=why)
 
     def write(self, values: Tensor) -> None:

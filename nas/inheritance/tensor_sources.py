@@ -96,9 +96,15 @@ def tensor_sources(
                 other, why = pairs[name], f"by structure, from {pairs[name]}"
                 by_structure.append(_source(index, donor, other, why, role))
             elif name in donor.shapes and (name in pairs or name not in used):
-                source = _source(index, donor, name, "", role)
+                source = _source(index, donor, name, _origin(donor, name), role)
                 (by_name if source.is_whole_for(tensor, role.parts) else parts).append(source)
     return [*by_structure, *by_name, *parts] if rules.first == "structure" else [*by_name, *by_structure, *parts]
+
+
+def _origin(donor: LazyWeights, name: str) -> str:
+    """Returns from which tensor the donor's is derived, in words; empty if from none."""
+    origin = getattr(donor, "origins", {}).get(name)
+    return "" if origin is None else f"from {origin}"
 
 
 def _source(index: int, donor: LazyWeights, name: str, why: str, role: Role) -> TensorSource:

@@ -407,6 +407,20 @@ def grouped(n_heads: int, n_keys: int, size: int = 4, *, is_fused: bool = False)
     return module
 
 
+def test_layers_with_computed_weights_have_no_heads() -> None:
+    """An attention and a gated MLP under weight_norm are copied whole, and stay new in another size."""
+
+    def model(n_heads: int) -> nn.Sequential:
+        found = nn.Sequential(grouped(n_heads, n_heads), GatedMlp(n_heads))
+        nn.utils.parametrizations.weight_norm(found[0].get_submodule("q_proj"))
+        nn.utils.parametrizations.weight_norm(found[1].gate_up_proj)
+        return found
+
+    assert inherit(model(2), [model(2)]).share == 1
+    report = inherit(model(3), [model(2)])
+    assert report.tensors["1.gate_up_proj.parametrizations.weight.original1"].how == "new"
+
+
 def test_query_heads_in_groups_of_another_size_stay_with_their_key_head() -> None:
     """With fewer query heads for each key head, a query head comes from the donor's with the same key head."""
     donor, child = grouped(4, 2), grouped(3, 3)

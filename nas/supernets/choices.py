@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point
+from nas.core.validation import check_int, short_repr
 from nas.spaces.parameters.space import Choice, Parameter
 from nas.supernets.module import SearchableModule, subnet, value_of
 
@@ -32,10 +33,20 @@ class LayerChoice(SearchableModule):
 
     def __init__(self, options: Mapping[str, nn.Module], label: str) -> None:
         super().__init__()
-        if not options:
-            raise ConfigurationError(f"LayerChoice {label!r}: options must not be empty. Give one layer or more.")
+        if not isinstance(options, Mapping) or not options:
+            given = short_repr(options)
+            raise ConfigurationError(
+                f"LayerChoice {label!r}: options={given}: must be layers by name: {{name: layer}}."
+            )
         self.label = label
-        self.options = nn.ModuleDict(dict(options))
+        self.options = nn.ModuleDict()
+        for name, option in options.items():
+            try:
+                self.options[name] = option
+            except (KeyError, TypeError) as error:  # torch's
+                raise ConfigurationError(
+                    f"LayerChoice {label!r}: option {name!r}: {error.args[0]}. Rename it."
+                ) from error
         self._selected: str | None = None
         self._mixture: Mixture | None = None
 
@@ -64,12 +75,12 @@ class LayerChoice(SearchableModule):
         """
         self._selected, self._mixture = None, Mixture(weights, len(self.options), f"LayerChoice {self.label!r}")
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Returns the output of the selected option, or of the mixture."""
         if self._mixture is not None:
             computed = [(self.options[name], weight) for name, weight in self._mixture.used(self.names)]
-            return self._mixture.total(weight * option(*inputs) for option, weight in computed)
-        return self.options[_selection(self._selected, self.label)](*inputs)
+            return self._mixture.total(weight * option(*inputs, **named) for option, weight in computed)
+        return self.options[_selection(self._selected, self.label)](*inputs, **named)
 
     def subnet(self, point: Point) -> nn.Module:
         """Returns a module with the point's option only."""
@@ -99,8 +110,8 @@ class InputChoice(SearchableModule):
 
     def __init__(self, n_inputs: int, n_chosen: int, label: str) -> None:
         super().__init__()
-        if not 1 <= n_chosen <= n_inputs:
-            raise ConfigurationError(f"InputChoice {label!r}: n_chosen={n_chosen}: must be from 1 to {n_inputs}.")
+        check_int(f"InputChoice {label!r}: n_inputs", n_inputs, 1)
+        check_int(f"InputChoice {label!r}: n_chosen", n_chosen, 1, n_inputs)
         self.n_inputs, self.n_chosen, self.label = n_inputs, n_chosen, label
         self._selected: tuple[int, ...] | None = tuple(range(n_inputs)) if n_chosen == n_inputs else None
         self._mixture: Mixture | None = None
@@ -129,6 +140,8 @@ class InputChoice(SearchableModule):
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Returns the sum of the selected inputs, or of the mixture."""
+        if len(inputs) != self.n_inputs:
+            raise ConfigurationError(f"InputChoice {self.label!r}: {len(inputs)} inputs: must be {self.n_inputs}.")
         if self._mixture is not None:
             return self._mixture.total(weight * one for one, weight in self._mixture.used(inputs))
         return added(inputs[index] for index in _selection(self._selected, self.label))
@@ -163,10 +176,10 @@ class SelectedLayer(nn.Module):
         super().__init__()
         self.options = nn.ModuleDict({name: option})
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Returns the output of the option."""
         (option,) = self.options.values()
-        return option(*inputs)
+        return option(*inputs, **named)
 
 
 class SelectedInputs(nn.Module):

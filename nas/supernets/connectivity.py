@@ -42,6 +42,13 @@ def live_labels(point: Point) -> set[str]:
     return {f"{cell}_{i}_{j}" for cell, edges in _cells(point).items() for i, j in _live(point, cell, edges)}
 
 
+def has_layer(point: Point, name: str) -> bool:
+    """Returns whether the network has the layer of a decision; not if its node chooses other inputs."""
+    match = _EDGE.fullmatch(name)
+    chosen = None if match is None else point.get(f"{match[1]}_inputs_{match[3]}")
+    return match is None or chosen is None or int(match[2]) in (chosen if isinstance(chosen, list) else [chosen])
+
+
 def is_connected(point: Point) -> bool:
     """Returns whether each cell has a live edge; true for a point without cells."""
     return all(_live(point, cell, edges) for cell, edges in _cells(point).items())

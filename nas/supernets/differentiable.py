@@ -10,7 +10,7 @@ Alphas give the weight of each option of a choice:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nas.core.point import Point
 from nas.supernets.alphas import Alphas
 from nas.supernets.choices import mix
 from nas.supernets.method import Method, n_nones, n_skips
@@ -217,7 +218,7 @@ def alpha_optimizer_of(network: nn.Module, method: Method) -> torch.optim.Optimi
     return torch.optim.Adam(alphas, method.alpha_rate, betas=(0.5, 0.999), weight_decay=method.alpha_decay)
 
 
-def alpha_metrics(alphas: Alphas, before: Tensor, point: Mapping[str, Any]) -> dict[str, float]:
+def alpha_metrics(alphas: Alphas, before: Tensor, point: Point) -> dict[str, float]:
     """Returns the metrics of a supernet epoch that show a collapse, or unmoved alphas.
 
     Args:

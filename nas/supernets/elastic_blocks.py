@@ -50,9 +50,9 @@ class ElasticDepth(nn.Sequential, ElasticModule):
 
 @final
 class ElasticModuleList(nn.ModuleList, ElasticModule):
-    """A list of layers of which the first run: iteration ends after them.
+    """A list of layers of which the first run: it has as many as the chosen depth.
 
-    It is for networks that call layers themselves, with masks for example. Indices count all layers.
+    It is for networks that call layers themselves, with masks for example.
 
     Args:
         depth: The number of layers that run.
@@ -69,6 +69,13 @@ class ElasticModuleList(nn.ModuleList, ElasticModule):
 
     def __iter__(self) -> Iterator[nn.Module]:
         return islice(super().__iter__(), self._chosen["depth"])
+
+    def __len__(self) -> int:
+        return self._chosen["depth"] if "_chosen" in vars(self) else super().__len__()
+
+    def __getitem__(self, index: int | slice) -> nn.Module:  # type: ignore[override]
+        layers = list(self)
+        return nn.ModuleList(layers[index]) if isinstance(index, slice) else layers[index]
 
     def subnet(self, point: Point) -> nn.ModuleList:
         """Returns the list of the point's layers, each as its own subnet."""

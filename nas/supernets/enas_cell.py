@@ -21,7 +21,8 @@ class EnasCell(SearchableModule):
     Both operations of a node may have the same input.
     Weights belong to a node, a side (``x`` or ``y``) and an operation, whatever the input is. The output is a 1x1
     convolution of the loose ends, concatenated: nodes that are no input of another. A cell never reduces: put a
-    reduction before it. Differs: the convolution is a sum with weights for each node, without a norm.
+    reduction before it. In a mixture of inputs all nodes are loose ends. Differs: the convolution is a sum with weights
+    for each node, without a norm.
 
     Args:
         n_nodes: The number of nodes, without the two inputs, which are outputs of earlier cells.
@@ -51,7 +52,8 @@ class EnasCell(SearchableModule):
 
     def forward(self, before: Tensor, last: Tensor) -> Tensor:
         """Maps the outputs of two earlier cells to the cell's, all ``(batch, channels, height, width)``."""
-        used = {source for choice in self._inputs() for source in choice.selected or range(choice.n_inputs)}
+        selected = [choice.selected or () for choice in self._inputs()]
+        used = {source for [source] in selected} if all(len(one) == 1 for one in selected) else set()
         return _output(self, before, last, [node for node in self._targets if node not in used])
 
     def subnet(self, point: Point) -> nn.Module:

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.point import Point
 from nas.core.validation import check_bool, check_choice, check_int, check_number, closest_names
-from nas.supernets.connectivity import NONE
+from nas.supernets.connectivity import NONE, has_layer
 
 METHODS = ("darts", "gdas", "drnas", "darts_pt")
+TEMPERATURE = (10.0, 0.1)
 SKIP = "skip_connect"
 """The name of the option without a layer, as in NAS-Bench-201."""
 
@@ -40,7 +42,7 @@ class Method:
     alpha_decay: float = 1e-3
     alpha_share: float = 0.5
     allows_none: bool = True
-    temperature: Sequence[float] = (10.0, 0.1)
+    temperature: Sequence[float] = TEMPERATURE
 
     def __post_init__(self) -> None:
         check_choice("tuner.method", self.method, METHODS)
@@ -55,6 +57,11 @@ class Method:
         if not 0 < self.alpha_share < 1:
             raise ConfigurationError(f"tuner.alpha_share={self.alpha_share}: must be above 0 and below 1.")
         object.__setattr__(self, "temperature", _temperatures(self.temperature))
+        if self.method != "gdas" and self.temperature != TEMPERATURE:
+            shown = list(self.temperature)
+            raise ConfigurationError(
+                f"tuner.temperature={shown}: must be left out with method {self.method}. Use tuner=gdas."
+            )
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -92,11 +99,11 @@ def _temperatures(given: Any) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def n_skips(point: Mapping[str, Any]) -> int:
-    """Returns the number of options ``skip_connect`` in a point."""
-    return sum(value == SKIP for value in point.values())
+def n_skips(point: Point) -> int:
+    """Returns the number of layers ``skip_connect`` of a point's network."""
+    return sum(value == SKIP for name, value in point.items() if has_layer(point, name))
 
 
-def n_nones(point: Mapping[str, Any]) -> int:
-    """Returns the number of options ``none`` in a point."""
-    return sum(value == NONE for value in point.values())
+def n_nones(point: Point) -> int:
+    """Returns the number of layers ``none`` of a point's network."""
+    return sum(value == NONE for name, value in point.items() if has_layer(point, name))

@@ -133,11 +133,46 @@ def test_mixtures_of_inputs() -> None:
     assert inputs(values).tolist() == [3.0] * 4
 
 
-@pytest.mark.parametrize(("n_inputs", "n_chosen"), [(2, 3), (2, 0), (0, 0)])
-def test_numbers_of_inputs_are_checked(n_inputs: int, n_chosen: int) -> None:
+@pytest.mark.parametrize(
+    ("n_inputs", "n_chosen", "message"),
+    [
+        (2, 3, "n_chosen=3: must be a whole number from 1 to 2"),
+        (2, 0, "n_chosen=0: must be a whole number from 1 to 2"),
+        (0, 0, "n_inputs=0: must be a whole number of at least 1"),
+        ("3", 1, "n_inputs='3': must be a whole number"),
+    ],
+)
+def test_numbers_of_inputs_are_checked(n_inputs: int, n_chosen: int, message: str) -> None:
     """At least one input is chosen, and at most all."""
-    with pytest.raises(ConfigurationError, match=f"n_chosen={n_chosen}: must be from 1 to {n_inputs}"):
+    with pytest.raises(ConfigurationError, match=message):
         InputChoice(n_inputs, n_chosen, "in")
+    with pytest.raises(ConfigurationError, match="'in': 3 inputs: must be 2"):
+        InputChoice(2, 2, "in")([torch.ones(1)] * 3)
+
+
+@pytest.mark.parametrize("options", [[nn.ReLU()], {}, {"conv.1": nn.ReLU()}, {"half": nn.ReLU()}, {"a": 1}])
+def test_options_are_checked(options: dict[str, nn.Module]) -> None:
+    """Lists, and names that torch refuses, are named with the choice."""
+    with pytest.raises(ConfigurationError, match=r"^LayerChoice 'x': opt") as caught:
+        LayerChoice(options, "x")
+    assert "\n" not in str(caught.value)
+
+
+class Scaling(nn.Module):
+    """Takes an argument by name."""
+
+    def forward(self, x: Tensor, factor: float = 1.0) -> Tensor:
+        return factor * x
+
+
+def test_arguments_by_name_reach_the_option() -> None:
+    """The selection, a mixture and the subnet pass them on."""
+    layers, x = LayerChoice({"a": Scaling(), "b": Scaling()}, "x"), torch.ones(2)
+    select(layers, {"x": "a"})
+    found = [layers(x, factor=3.0), subnet(layers, {"x": "b"})(x, factor=3.0)]
+    layers.mix(torch.tensor([0.5, 0.5]))
+
+    assert [value.tolist() for value in (*found, layers(x, factor=3.0))] == [[3.0, 3.0]] * 3
 
 
 def test_choices_are_found_by_label() -> None:

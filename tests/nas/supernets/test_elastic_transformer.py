@@ -159,6 +159,18 @@ def test_gradients_reach_the_heads_that_ran() -> None:
     assert values[:, 2:].eq(0).all()
 
 
+def test_a_list_has_the_chosen_depth() -> None:
+    """Indices, slices and the length are those of the subnet's list, in the state of all layers."""
+    layers = ElasticModuleList(Elastic("depth", (1, 2, 3)), [nn.Linear(2, 2) for _ in range(3)])
+    every = [*layers]
+    select(layers, {"depth": 2})
+
+    assert (len(layers), layers[-1], [*reversed(layers)]) == (2, every[1], every[1::-1])
+    assert [*layers[:5]] == every[:2]
+    assert len(layers.state_dict()) == 6
+    assert len(subnet(layers, {"depth": 3})) == 3  # type: ignore[arg-type]
+
+
 def test_the_network_can_be_copied_and_pickled() -> None:
     """Copies of a network that has run give the same outputs."""
     network, point = draw(5)

@@ -50,8 +50,8 @@ def test_inputs_may_be_equal(cell: EnasCell) -> None:
     ]  # fmt: skip
 
 
-def test_mixture_has_one_loose_end(cell: EnasCell) -> None:
-    """In a mixture every node but the last is an input, and all weights of operations get a gradient."""
+def test_all_nodes_of_a_mixture_are_loose_ends(cell: EnasCell) -> None:
+    """All weights get a gradient: a subnet may have any of them."""
     mix(
         cell,
         {name: torch.full((len(DARTS),), 0.5) for name in next(iter(space_of(cell).points())) if name.endswith("_op")},
@@ -61,4 +61,4 @@ def test_mixture_has_one_loose_end(cell: EnasCell) -> None:
 
     assert convolutions
     assert all(module.weight.grad is not None for module in convolutions)
-    assert [name for name, module in cell.outputs.items() if module.weight.grad is not None] == ["4"]  # type: ignore[union-attr]
+    assert all(module.weight.grad is not None for module in cell.outputs.values())  # type: ignore[union-attr]

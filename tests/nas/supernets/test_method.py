@@ -14,7 +14,8 @@ from nas.supernets.method import METHODS, Method, n_nones, n_skips
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_read_back_from_its_derivation(name: str) -> None:
     """The derivation is plain JSON, and gives an equal method."""
-    method = Method(method=name, n_epochs=3, alpha_rate=0.02, allows_none=False, temperature=[5, 1])
+    given = {"temperature": [5, 1]} if name == "gdas" else {}
+    method = Method(method=name, n_epochs=3, alpha_rate=0.02, allows_none=False, **given)
 
     assert Method.of(json.loads(json.dumps(method.to_json()))) == method
 
@@ -39,6 +40,10 @@ def test_other_derivations_have_no_method(derivation: Any) -> None:
         ({"method": "gdas", "temperature": [1.0]}, "tuner.temperature=.*must be two positive numbers"),
         ({"method": "gdas", "temperature": [1.0, 0.0]}, "tuner.temperature=.*must be two positive numbers"),
         ({"method": "gdas", "temperature": 3}, "tuner.temperature=3: must be two positive numbers"),
+        (
+            {"method": "darts", "temperature": [5.0, 1.0]},
+            r"tuner.temperature=\[5.0, 1.0\]: must be left out with method",
+        ),
         ({"method": "darts", "rate": 1}, "derivation: unknown option 'rate'"),
     ],
 )
@@ -53,3 +58,11 @@ def test_counts() -> None:
     point = {"a": "none", "b": "skip_connect", "c": "none", "d": "nor_conv_3x3", "e": [0, 1]}
 
     assert (n_skips(point), n_nones(point)) == (1, 2)
+
+
+def test_edges_that_a_node_does_not_choose_do_not_count() -> None:
+    """A node of two chosen inputs has no layers on its other edges."""
+    edges = {f"normal_{i}_3": "skip_connect" for i in range(3)}
+
+    assert n_skips({**edges, "normal_inputs_3": [0, 2]}) == 2
+    assert n_skips(edges) == 3

@@ -24,7 +24,7 @@ from nas.core.metric import Metric
 from nas.core.ranking import Export
 from nas.core.redaction import clean
 from nas.core.shared_scores import has_shared_score
-from nas.core.supernet import shared_epoch, supernet_epochs
+from nas.core.supernet import add_shared_epoch, is_no_epoch, shared_epoch
 from nas.core.trial import Trial
 from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLost
 from nas.views.formatting import markdown, score
@@ -78,7 +78,7 @@ class RunArtifacts:
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._leaders: list[Trial] = []
         self._finished: dict[int, Trial] = {}
-        self._epochs: frozenset[int] = frozenset()
+        self._epochs: dict[int, int] = {}
         self._leaderboard: str | None = None
         self._is_stale = False
         self._is_closing = threading.Event()
@@ -187,8 +187,9 @@ class RunArtifacts:
         name = self._metric.name
         trials = list(trials)
         self._finished |= {trial.number: trial for trial in trials}
-        self._epochs |= supernet_epochs(trials)
-        scored = [t for t in trials if t.value(name) is not None and t.number not in self._epochs]
+        for trial in trials:
+            add_shared_epoch(self._epochs, trial)
+        scored = [t for t in trials if t.value(name) is not None and is_no_epoch(t) and not t.outdated]
         self._leaders += scored
         self._leaders.sort(key=self._place)
         del self._leaders[N_LEADERS:]

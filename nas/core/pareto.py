@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nas.core.metric import Metric
-from nas.core.supernet import comparable, supernet_epochs
+from nas.core.supernet import comparable, shared_epochs
 from nas.core.trial import State, Trial
 
 Losses: TypeAlias = tuple[float, ...]
@@ -82,7 +82,7 @@ def competing(trials: Iterable[Trial], metrics: Sequence[Metric]) -> list[tuple[
     """
     given = list(trials)
     usable = (t for t in given if t.state == State.COMPLETE and not t.outdated and losses_of(t, metrics) is not None)
-    groups = comparable(usable, supernet_epochs(given))
+    groups = comparable(usable, shared_epochs(given))
     complete = sorted(groups[0] if groups else (), key=lambda t: t.number)
     return [(trial, losses) for trial in complete if (losses := losses_of(trial, metrics)) is not None]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -13,13 +13,16 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import point_key
 from nas.core.policy import PolicyPlan, Stage
-from nas.core.supernet import comparable, is_no_epoch, shared_epoch, supernet_epochs
+from nas.core.supernet import comparable, is_epoch, is_no_epoch, shared_epoch, shared_epochs
 from nas.core.trial import State, Trial
 
 Export = Literal["final", "best"]
 """Possible winners: trials of the last stage, or also better trials in hand."""
 WinnerKey: TypeAlias = tuple[bool, int, list[float], int]
 """Whether a trial was cut short, minus its supernet epoch, its losses by metric, its number."""
+
+
+_NO_EPOCHS: Mapping[int, int] = {}
 
 
 def competitors(
@@ -65,7 +68,7 @@ def better_in_hand(trials: Sequence[Trial], final: Trial, metric: Metric) -> lis
 
 def _of_last_stage(given: Sequence[Trial], metrics: Sequence[Metric], stages: Sequence[str]) -> list[Trial]:
     """Returns the possible winners of the last stage with any, after better ones cut short."""
-    epochs = supernet_epochs(given)
+    epochs = shared_epochs(given)
     known = [(key, trial) for trial in given if (key := winner_key(trial, metrics, epochs)) is not None]
     known.sort(key=lambda entry: entry[0])
     cut_short: list[tuple[WinnerKey, Trial]] = []
@@ -84,7 +87,7 @@ def is_better_cut_short(cut_short: WinnerKey, complete: WinnerKey) -> bool:
     return cut_short[1] == complete[1] and cut_short[2][0] < complete[2][0]
 
 
-def winner_key(trial: Trial, metrics: Sequence[Metric], epochs: Container[int] = frozenset()) -> WinnerKey | None:
+def winner_key(trial: Trial, metrics: Sequence[Metric], epochs: Mapping[int, int] = _NO_EPOCHS) -> WinnerKey | None:
     """Returns the sort key of a possible winner within its stage, or None for other trials.
 
     The first metric decides. The others decide between equal trials, so that none of them is better than the winner.
@@ -92,9 +95,9 @@ def winner_key(trial: Trial, metrics: Sequence[Metric], epochs: Container[int] =
     Args:
         trial: The trial.
         metrics: The problem's metrics.
-        epochs: The numbers of the supernet epochs, which can't win. Subnets of a newer one are better.
+        epochs: The result of ``shared_epochs``. Epochs can't win; subnets of a newer one are better.
     """
-    if trial.outdated or trial.number in epochs:
+    if trial.outdated or is_epoch(trial):
         return None
     values = [trial.value(metric.name) for metric in metrics]
     is_complete = trial.state == State.COMPLETE
@@ -183,7 +186,7 @@ class Ranking:
     def weights_to_keep(self, trials: Sequence[Trial]) -> frozenset[int]:
         """Returns trials whose weights must stay: finalists, tested trials, the best of the search stage."""
         ranked = _of_stage(trials, self.plan.search).ranked(self.metrics[0])
-        best = [trial for group in comparable(ranked, supernet_epochs(trials))[:1] for trial in group[:1]]
+        best = [trial for group in comparable(ranked, shared_epochs(trials))[:1] for trial in group[:1]]
         chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
         return frozenset(t.number for t in (*chosen, *self.tested(trials), *best))
 
@@ -220,10 +223,10 @@ class Ranking:
         Supernet epochs are never finalists. Subnets of a newer one come before those of an older one, unless the tuner
         has another order.
         """
-        found, epochs = _of_stage(trials, stage), supernet_epochs(trials)
+        found, epochs = _of_stage(trials, stage), shared_epochs(trials)
         has_fronts = len(self.metrics) > 1 and bool(pareto.competing(found, self.metrics))
         if self.by is not None and stage == self.plan.search and not has_fronts:
-            return [trial for trial in self.by(found) if trial.number not in epochs]
+            return [trial for trial in self.by(found) if is_no_epoch(trial)]
         groups = comparable(found.ranked(self.metrics[0]), epochs)
         return [trial for group in groups for trial in (self._by_fronts(group) if has_fronts else group)]
 

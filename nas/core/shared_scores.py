@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nas.core.policy import Policy
-from nas.core.supernet import is_epoch
+from nas.core.supernet import UNTRAINED, is_epoch
 from nas.core.trial import Trial
-
-_UNTRAINED = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
 
 
 def has_shared_score(trial: Trial, trial_of: Callable[[int], Trial | None]) -> bool:
@@ -23,7 +20,7 @@ def has_shared_score(trial: Trial, trial_of: Callable[[int], Trial | None]) -> b
     """
     seen: set[int] = set()  # donors of records that another program wrote may form a circle
     while not is_epoch(trial) and trial.number not in seen:
-        if not trial.policies >= _UNTRAINED:
+        if not trial.policies >= UNTRAINED:
             return False
         seen.add(trial.number)
         source = trial.resolved_donor if trial.donor is None else trial.donor

@@ -5,9 +5,10 @@ The scores of two subnets compare only if both were scored with the weights of t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nas.core.point import Point
+from nas.core.policy import Policy
 from nas.core.trial import Trial
 from nas.core.validation import MAX_WHOLE
 
@@ -16,6 +17,8 @@ EPOCH = "supernet_epoch"
 
 No space may give a point with only this key.
 """
+UNTRAINED = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+"""The policies of a trial that is scored with the weights of its donor."""
 NO_EPOCH = -1
 """``shared_epoch`` of a trial that is neither an epoch nor a subnet."""
 
@@ -52,28 +55,51 @@ def supernet_epochs(trials: Iterable[Trial]) -> frozenset[int]:
     return frozenset(trial.number for trial in trials if is_epoch(trial))
 
 
-def shared_epoch(trial: Trial, epochs: Container[int]) -> int:
+def shared_epochs(trials: Iterable[Trial]) -> dict[int, int]:
+    """Returns the supernet epoch whose weights gave the score, by number of a trial.
+
+    An epoch stands for itself. A trial that scores a subnet again without training has the subnet's epoch. Trials with
+    weights of their own have none.
+
+    Args:
+        trials: All trials of the search.
+    """
+    found: dict[int, int] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):  # donors before children
+        add_shared_epoch(found, trial)
+    return found
+
+
+def add_shared_epoch(epochs: dict[int, int], trial: Trial) -> None:
+    """Adds a trial to the result of ``shared_epochs``, after its donors."""
+    source = trial.number if is_epoch(trial) else trial.resolved_donor
+    if source == trial.number:
+        epochs[source] = source
+    elif isinstance(source, int) and source in epochs and (epochs[source] == source or trial.policies >= UNTRAINED):
+        epochs[trial.number] = epochs[source]
+
+
+def shared_epoch(trial: Trial, epochs: Mapping[int, int]) -> int:
     """Returns the trial of the supernet epoch whose weights gave the score: the greater, the newer.
 
     Args:
-        trial: A finished trial. An epoch stands for itself.
-        epochs: The numbers of the supernet epochs.
+        trial: A finished trial.
+        epochs: The result of ``shared_epochs``.
     """
-    source = trial.number if trial.number in epochs else trial.resolved_donor
-    return source if isinstance(source, int) and source in epochs else NO_EPOCH
+    return epochs.get(trial.number, NO_EPOCH)
 
 
-def comparable(trials: Iterable[Trial], epochs: Container[int]) -> list[list[Trial]]:
+def comparable(trials: Iterable[Trial], epochs: Mapping[int, int]) -> list[list[Trial]]:
     """Returns the trials without supernet epochs, in groups whose scores compare, newest epoch first.
 
     The order within a group is the given one. Without supernet epochs all trials are one group.
 
     Args:
         trials: Finished trials.
-        epochs: The numbers of the supernet epochs.
+        epochs: The result of ``shared_epochs``.
     """
     groups: dict[int, list[Trial]] = {}
     for trial in trials:
-        if trial.number not in epochs:
+        if is_no_epoch(trial):
             groups.setdefault(shared_epoch(trial, epochs), []).append(trial)
     return [groups[epoch] for epoch in sorted(groups, reverse=True)]

@@ -15,7 +15,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.spec import Spec
-from nas.core.supernet import comparable, supernet_epochs
+from nas.core.supernet import comparable, shared_epochs
 from nas.core.trial import Proposal, Trial
 from nas.spaces.space import Space
 from nas.training.proxy_scores import ProxyScores
@@ -139,7 +139,7 @@ class Tuner(RecordsArguments, ABC):
         They are sorted by the first metric, unless a tuner has a better estimate of the true scores. Subnets come
         without their supernet epochs, those of the newest first.
         """
-        groups = comparable(lineage.ranked(self.metrics[0]), supernet_epochs(lineage))
+        groups = comparable(lineage.ranked(self.metrics[0]), shared_epochs(lineage))
         return [trial for group in groups for trial in group]
 
     def stop_reason(self, lineage: Lineage) -> str:

@@ -13,7 +13,7 @@ from nas.core.errors import SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.core.supernet import is_epoch, is_no_epoch, shared_epoch, supernet_epochs
+from nas.core.supernet import is_epoch, is_no_epoch, shared_epoch, shared_epochs
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int
 from nas.spaces.space import Space
@@ -138,7 +138,7 @@ class DartsTuner(SupernetTuner):
         """Returns the scored subnets: those of the newest epoch without a collapse first, newest weights first."""
         chain = _chain(lineage, SharedWeights.of(lineage))
         newest = {self.space.key(found.point): found.number for found in self._suggestions(chain)}
-        epochs, scored = supernet_epochs(lineage), filter(is_no_epoch, lineage.ranked(self.metrics[0]))
+        epochs, scored = shared_epochs(lineage), filter(is_no_epoch, lineage.ranked(self.metrics[0]))
 
         def place(trial: Trial) -> tuple[int, int]:
             return -newest.get(self.space.key(trial.point), -1), -shared_epoch(trial, epochs)

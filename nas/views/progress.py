@@ -12,7 +12,7 @@ from nas.core.metric import Metric
 from nas.core.ranking import is_better_cut_short, winner_key
 from nas.core.redaction import public_line
 from nas.core.shared_scores import has_shared_score
-from nas.core.supernet import is_epoch
+from nas.core.supernet import add_shared_epoch
 from nas.core.trial import State, Trial
 from nas.executors.events import (
     Event,
@@ -71,7 +71,7 @@ class Progress:
         self._reports.add(known)
         self._finished: dict[int, Trial] = {}
         self._running: set[int] = set()
-        self._epochs: set[int] = set()
+        self._epochs: dict[int, int] = {}
         self._n_failed = 0
         self._n_slots = 1
         self._began = time.monotonic()
@@ -181,8 +181,7 @@ class Progress:
             self._n_timed[stage] += 1
         if trial.inherited_share is not None:
             self._shares[stage].append(trial.inherited_share)
-        if is_epoch(trial):
-            self._epochs.add(trial.number)
+        add_shared_epoch(self._epochs, trial)
         place = winner_key(trial, self._metrics, self._epochs)
         if place is not None and (stage not in self._best or place < self._best[stage][0]):
             self._best[stage] = (place, trial)

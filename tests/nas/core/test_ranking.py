@@ -109,6 +109,19 @@ def test_subnets_of_different_epochs_are_never_compared() -> None:
     assert Ranking(PLAN, OBJECTIVES, 2).n_finalists_of(trials[:2], PLAN.stages[1]) == 1
 
 
+def test_subnets_scored_again_are_of_their_epoch() -> None:
+    """A recheck without training does not make scores of two epochs comparable; a training does."""
+    trials = [epoch(0, 0.5), subnet(1, 0.4, 0), epoch(2, 0.6), subnet(3, 0.3, 2)]
+    again = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+    for policies, order in ((again, [5, 4]), (frozenset({Policy.SHARE_PARAMS}), [4, 5])):
+        later = [
+            replace(trial(4, 0.9, stage="final"), resolved_donor=1, policies=policies),
+            replace(trial(5, 0.1, stage="final"), resolved_donor=3, policies=policies),
+        ]
+
+        assert ranked(*trials, *later) == order
+
+
 def test_order_of_the_tuner_holds_across_epochs() -> None:
     """A tuner may rank a subnet by the epoch that suggested it, not by the one that scored it."""
     trials = [epoch(0, 0.5), subnet(1, 0.8, 0), epoch(2, 0.6), subnet(3, 0.1, 2)]

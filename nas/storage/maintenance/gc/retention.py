@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nas.core import pareto
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
-from nas.core.supernet import shared_epoch, supernet_epochs
+from nas.core.supernet import shared_epoch, shared_epochs
 from nas.core.trial import Trial
 from nas.core.validation import check_number
 
@@ -79,7 +79,7 @@ def from_worst_to_best(trials: Sequence[Trial], metric: Metric) -> list[Trial]:
     Trials without a score come first. The others follow stage by stage, since scores of different stages don't compare.
     Within a stage the oldest supernet epoch and its subnets come first.
     """
-    epochs = supernet_epochs(trials)
+    epochs = shared_epochs(trials)
     names = dict.fromkeys(trial.stage for trial in trials)
     stages = {stage: position for position, stage in enumerate(names)}
 

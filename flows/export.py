@@ -75,12 +75,14 @@ def _exported(records: Records) -> Mapping[str, Any]:
         ConfigurationError: there is none, or it was not exported.
     """
     from nas.search.finals import newest_best
+    from nas.views.snapshot import read_header
 
     best, name = newest_best(records), records.files.url.rpartition("/")[2]
     if best is None:
+        has_finals = read_header(records, name).final is not None
+        finals = f", or train finalists: {command('final')} name={name}" if has_finals else ""
         raise ConfigurationError(
-            f"search {name} has no winner yet: it is exported at the end. Run the search to its end, "
-            f"or train finalists: {command('final')} name={name}"
+            f"search {name} has no winner yet: it is exported at the end. Run the search to its end{finals}"
         )
     if best["export"] is None:
         why = "; ".join(map(str, best["missing"].values()))

@@ -217,7 +217,7 @@ def _last_finalists(records: Records) -> int:
     from nas.storage.sessions import last_with_setting
 
     found = last_with_setting(records, "finalists")
-    return found[1] if found is not None and isinstance(found[1], int) else FINALISTS
+    return found[1] if found is not None and type(found[1]) is int and found[1] > 0 else FINALISTS
 
 
 def _tuner(header: Header, invocation: Invocation) -> Tuner | None:

@@ -56,7 +56,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     from nas.compat.nni.search_definition import nni_budget, nni_search
     from nas.compat.nni.trial_process import private_folder
     from nas.core.errors import ConfigurationError
-    from nas.core.names import check_name
+    from nas.core.names import check_new_name
     from nas.search.pipeline import SearchPipeline
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
@@ -80,7 +80,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     for made in filter(None, map(link_path, arguments.map)):
         tell(made)
     tell(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}")
-    context = engine.open(invocation, machine, check_name(name))
+    context = engine.open(invocation, machine, check_new_name(name))
     retention = read_retention(invocation.values)
     budget = nni_budget(experiment)
     pipeline = SearchPipeline(search.build(), context.records, budget, retention=retention, log_dir=log_dir)

@@ -35,7 +35,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
     from flows.cli.settings.search import check_values, read_search, search_name
-    from nas.core.names import check_name
+    from nas.core.names import check_new_name
     from nas.core.validation import check_bool
     from nas.search.imported_weights import import_weights
     from nas.search.pipeline import SearchPipeline
@@ -55,7 +55,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     prepared.problem.check_runner(machine.runner, machine.slots, prepared.plan.search.policies)
     outside = (prepared.problem.data_arguments - prepared.problem.data_files) | prepared.problem.speed_arguments
     name = search_name(invocation, prepared.default_name, definition, outside)
-    check_name(name)
+    check_new_name(name)
     context = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
     finalists = invocation.values["finalists"]

@@ -108,7 +108,7 @@ def _found_name(root: BlobStore, name: str) -> str:
     """
     from flows.views.searches import find_search
     from nas.core.errors import CorruptError
-    from nas.views.searches import LAST
+    from nas.core.names import LAST
 
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; verify a folder")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation
@@ -35,6 +36,7 @@ from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
 from nas.storage.records import Records
+from nas.storage.search_records import code_id
 from nas.storage.sessions import past_sessions
 from nas.views.formatting import count
 from nas.views.progress import Progress
@@ -208,6 +210,8 @@ class Engine:
         """Runs the pipeline under a live display."""
         prepared, records = pipeline.prepared, context.records
         trials, _ = records.load()
+        if (newest := code_id(code["code"]["problem"])) is not None:  # the session that runs it has no record yet
+            trials = [replace(trial, outdated=trial.code not in (None, newest)) for trial in trials]
         n_trials = pipeline.budget.trials
         if only_finals:
             n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)

@@ -70,12 +70,12 @@ def open_failures(lineage: Lineage) -> list[Trial]:
 
 
 def _n_finals(lineage: Lineage, final: Stage) -> int:
-    return len({point_key(trial.point) for trial in lineage if trial.stage == final.name})
+    return len({point_key(trial.point) for trial in lineage if trial.stage == final.name and not trial.outdated})
 
 
 def _more_finalists(lineage: Lineage, final: Stage) -> int:
     """Returns twice the number of finals, at most the points; 0 if all are trained."""
     n_finals = _n_finals(lineage, final)
     scored = (trial for trial in lineage if trial.stage != final.name and trial.state == State.COMPLETE)
-    n_points = len({point_key(trial.point) for trial in scored if is_no_epoch(trial)})
+    n_points = len({point_key(trial.point) for trial in scored if is_no_epoch(trial) and not trial.outdated})
     return 0 if n_points <= n_finals else min(max(2 * n_finals, 1), n_points)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.program import command
 from nas.core.errors import HeirloomError, SearchNotFoundError
+from nas.core.names import LAST
 from nas.core.trial import State
 from nas.core.validation import near_names
 from nas.storage.records import Records
 from nas.views.formatting import cell, number, states_text
-from nas.views.searches import LAST, Warn, find_searches
+from nas.views.searches import Warn, find_searches
 from nas.views.snapshot import Snapshot, read_snapshot
 from nas.views.trial_summary import SHARED
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
-from nas.core.names import check_name
+from nas.core.names import check_new_name
 from nas.core.ranking import Export
 from nas.core.spec import spec_of
 from nas.core.validation import check_int
@@ -122,7 +122,7 @@ def open_pipeline(
     prepared = search.build(is_loop=is_loop)
     budget = _budget_of(options.budget)
     prepared.check_budget(budget)
-    files = open_root(options.root, options.options).subfolder(check_name(options.name or prepared.default_name))
+    files = open_root(options.root, options.options).subfolder(check_new_name(options.name or prepared.default_name))
     records = open_records(files)
     pipeline = SearchPipeline(
         prepared,

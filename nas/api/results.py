@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.names import check_name
+from nas.core.names import LAST, check_name
 from nas.core.trial import Trial
 from nas.core.validation import closest_names
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.views.finals_line import better_trial
-from nas.views.searches import LAST, find_searches
+from nas.views.searches import find_searches
 from nas.views.snapshot import Snapshot, read_snapshot
 from nas.views.trial_summary import SHARED
 

@@ -9,6 +9,10 @@ from nas.core.errors import ConfigurationError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
 
+LAST = "last"
+"""The name by which commands find the newest search."""
+
+
 def check_name(name: str) -> str:
     """Returns the name of a search, which is also the name of its folder.
 
@@ -20,3 +24,14 @@ def check_name(name: str) -> str:
             f"name={name!r}: must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
         )
     return name
+
+
+def check_new_name(name: str) -> str:
+    """Returns the name of a search that runs.
+
+    Raises:
+        ConfigurationError: it is not valid, or has another meaning.
+    """
+    if name == LAST:
+        raise ConfigurationError(f"name={LAST}: must be another name, since {LAST} stands for the newest search")
+    return check_name(name)

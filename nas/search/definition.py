@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -199,6 +200,8 @@ class Search:
             identity |= {"init": self.init.to_json()}
         if self.deterministic:
             identity |= {"slots": self.slots, "n_threads": self.n_threads}
+        if (place := _not_finite(identity)) is not None:
+            raise ConfigurationError(f"{place}: must be a finite number")
         try:
             plain: dict[str, Any] = json.loads(json.dumps(identity, allow_nan=False, default=_refuse))
         except (TypeError, ValueError) as error:
@@ -264,6 +267,15 @@ class PreparedSearch:
         digests = contents(problem.data_files, self.search.problem.arguments, problem.optional_data_files)
         data = {"data": digests} if digests else {}
         return {"format": FORMAT, "identity": self.identity, "metrics": metrics, **about, **data}
+
+
+def _not_finite(value: object, path: str = "") -> str | None:
+    """Returns the first number of plain data that is not finite, with its place, such as ``problem.rate=nan``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path.replace('.arguments.', '.')}={value}"
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    found = (_not_finite(part, f"{path}.{key}".lstrip(".")) for key, part in parts)
+    return next((place for place in found if place is not None), None)
 
 
 def read_retry(retry: object, *, deterministic: bool) -> bool:

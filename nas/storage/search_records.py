@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from nas.core.errors import CorruptError
+from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.metric import Metric
+from nas.core.policy import PolicyPlan
 from nas.core.reference import Reference, check_distinct
 from nas.storage.record_values import Number, Numbers, Positive, Time, Whole, check_keys, checked_as
 from nas.storage.verified import digest_of
@@ -151,6 +152,10 @@ class _Best(Struct):
 def check_header(record: Mapping[str, Any]) -> None:
     """Checks ``search.json``, apart from its format."""
     checked_as(_Header, record)
+    try:
+        PolicyPlan.from_stages(record["identity"]["policy"])
+    except ConfigurationError as error:
+        raise CorruptError(f"identity.policy: {error}") from error
 
 
 def check_session(record: Mapping[str, Any]) -> None:

@@ -14,8 +14,6 @@ from nas.views.snapshot import last_session
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
 
-LAST = "last"
-"""The name that stands for the search with the newest activity."""
 _N_NAMED = 5
 
 Warn = Callable[[str], None]

@@ -209,6 +209,8 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
         (Scaled, {"budget": 0}, "budget=0: must be a whole number of at least 1"),
         (Scaled, {"callbacks": [1]}, r"callbacks: 1: must be an instance of nas\.Callback"),
         (Scaled, {"callbacks": Callback()}, r"callbacks=<.*>: must be a list\. Write callbacks=\[\.\.\.\]"),
+        (Scaled, {"name": "last"}, "name=last: must be another name, since last stands for the newest search"),
+        (Scaled(float("nan")), {}, "problem.factor=nan: must be a finite number"),  # type: ignore[arg-type]
         (Scaled, {"name": 12}, "name=12: must be 1 to 200 letters"),
         (Scaled, {"root": 5}, "storage.root=5: must be a folder or a URL, as text"),
         (Scaled, {"retention": "best:1"}, r"retention='best:1': must be a nas\.Retention"),

@@ -270,7 +270,7 @@ class PreparedSearch:
 
 
 def _not_finite(value: object, path: str = "") -> str | None:
-    """Returns the first number of plain data that is not finite, with its place, such as ``problem.rate=nan``."""
+    """Returns the place of a number that is not finite, such as ``problem.rate=nan``, or None."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path.replace('.arguments.', '.')}={value}"
     parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()

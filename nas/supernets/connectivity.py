@@ -43,7 +43,7 @@ def live_labels(point: Point) -> set[str]:
 
 
 def has_layer(point: Point, name: str) -> bool:
-    """Returns whether the network has the layer of a decision; not if its node chooses other inputs."""
+    """Returns whether a network has a decision's layer; not if its node chooses other inputs."""
     match = _EDGE.fullmatch(name)
     chosen = None if match is None else point.get(f"{match[1]}_inputs_{match[3]}")
     return match is None or chosen is None or int(match[2]) in (chosen if isinstance(chosen, list) else [chosen])

@@ -50,7 +50,7 @@ class ElasticDepth(nn.Sequential, ElasticModule):
 
 @final
 class ElasticModuleList(nn.ModuleList, ElasticModule):
-    """A list of layers of which the first run: it has as many as the chosen depth.
+    """A list of layers that has as many as the chosen depth.
 
     It is for networks that call layers themselves, with masks for example.
 

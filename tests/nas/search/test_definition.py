@@ -287,7 +287,7 @@ class TestRefusals:
                 {"problem": Spec.of(WithSet, choices={1, 2})},
                 r"space must consist of plain JSON data: \{1, 2\} \(set\)",
             ),
-            ({"problem": Spec.of(WithSet, choices=float("nan"))}, "must consist of plain JSON data: Out of range"),
+            ({"problem": Spec.of(WithSet, choices=float("nan"))}, "problem.choices=nan: must be a finite number"),
             (
                 {"tuner": Spec.of(EvolutionTuner, population_size=0)},
                 r"population_size=0: must be a whole number of at least 1",

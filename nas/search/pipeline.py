@@ -145,8 +145,9 @@ class SearchPipeline:
         up, or its tuner, which is asked, has no more proposals.
         """
         trials, _ = self.records.load()
-        plan, left = self.prepared.plan, self._finalists_left(trials)
-        bounds = self._bounds(trials, left)
+        plan, planned = self.prepared.plan, self._planned(trials)
+        left = self._finalists_left(trials, *planned)
+        bounds = self._bounds(trials, left, *planned)
         unfinished = {t.stage for t in trials if not t.is_finished} | {name for name in left if left[name]}
         if any(bounds[stage] is None for stage in unfinished) or not self._selection.is_done(trials):
             return None
@@ -171,7 +172,7 @@ class SearchPipeline:
         if self.more_epochs is not None:
             is_left = any(not t.is_finished and t.more_epochs is not None for t in trials)
             return not is_left and self._to_go_on(trials) is None and self._selection.is_done(trials)
-        left = self._finalists_left(trials)
+        left = self._finalists_left(trials, *self._planned(trials))
         is_left = any(left.values()) or any(not trial.is_finished and trial.stage in left for trial in trials)
         return not is_left and self.ranking.winner(trials) is not None and self._selection.is_done(trials)
 
@@ -202,9 +203,8 @@ class SearchPipeline:
         repeated = {trial.retry_of for trial in trials}
         return [t for t in trials if t.state == State.FAILED and t.number not in repeated]
 
-    def _finalists_left(self, trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+    def _finalists_left(self, trials: Sequence[Trial], planner: StagePlanner, spent: Usage) -> dict[str, list[Trial]]:
         """Returns the finalists to retrain, by later stage."""
-        planner, spent = self._planned(trials)
 
         def fits_in_full(stage: Stage, finalist: Trial) -> bool:
             return planner.share_that_fits(stage, spent, finalist) is None
@@ -223,14 +223,17 @@ class SearchPipeline:
         wall_s = 0.0 if self.budget.hours is None else 3600 * spent_hours(self.records)
         return planner, Usage(wall_s, math.fsum(map(planner.gpu_s, trials)))
 
-    def _bounds(self, trials: Sequence[Trial], finalists: Mapping[str, Sequence[Trial]]) -> dict[str, Bound | None]:
+    def _bounds(
+        self, trials: Sequence[Trial], finalists: Mapping[str, Sequence[Trial]], planner: StagePlanner, spent: Usage
+    ) -> dict[str, Bound | None]:
         """Returns, by stage, the bound that leaves no time for another trial.
 
         Args:
             trials: All trials.
             finalists: The finalists to retrain, by later stage.
+            planner: Knows the trials.
+            spent: The time that the search has used.
         """
-        planner, spent = self._planned(trials)
         bounds = {stage.name: planner.closed_by(stage, spent) for stage in self.prepared.plan.stages}
         for stage in self.prepared.plan.later:
             parents = [trials[t.parents[0]] for t in trials if t.stage == stage.name and not t.is_finished]

@@ -40,8 +40,7 @@ def last_with_setting(records: Records, name: str) -> tuple[int, Any] | None:
 
     The sessions of the commands ``gc`` and ``final`` have fewer settings than those of a search.
     """
-    names = [name for name in records.files.names("sessions") if SESSION_NAME.fullmatch(name)]
-    for number in sorted((int(name.removesuffix(".json")) for name in names), reverse=True):
+    for number in sorted(_numbers(records), reverse=True):
         path = f"sessions/{number:04d}.json"
         if (data := records.files.read_if_present(path)) is None:
             continue
@@ -59,8 +58,12 @@ def last_export(records: Records) -> Export:
 
 def newest_number(records: Records) -> int | None:
     """Returns the number of the newest session, or None if there is no session."""
+    return max(_numbers(records), default=None)
+
+
+def _numbers(records: Records) -> list[int]:
     names = records.files.names("sessions")
-    return max((int(name.removesuffix(".json")) for name in names if SESSION_NAME.fullmatch(name)), default=None)
+    return [int(name.removesuffix(".json")) for name in names if SESSION_NAME.fullmatch(name)]
 
 
 def read_heartbeat(records: Records, number: int) -> dict[str, Any] | None:

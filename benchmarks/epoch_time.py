@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from headline import HAND
+from headline import hand_made
 from scipy.optimize import nnls
 from torch.nn import functional
 
@@ -43,7 +43,7 @@ MODELS = {"FLOPs": ["flops"], "activations": ["activations"], "both": ["flops", 
 def networks() -> Iterator[Network]:
     """Yields the networks to measure, the same in each run."""
     rng = random.Random(5)
-    yield HAND
+    yield hand_made("fashion_mnist")
     for index in range(N_DRAWS + N_GROWN):
         space = image_graphs(FashionMnistProblem.image_shape, FLOPS[index % 2])
         variation = Variation.of(space.sample(rng))

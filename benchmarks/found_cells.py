@@ -85,7 +85,10 @@ class Method:
 _LOSS = {"n_epochs": 3, "objectives": ["loss", "accuracy"]}
 _SHORT = {**_LOSS, "channels": 8, "epoch_steps": 65}
 _TPE = {"_target_": "nas.tuners.optuna.OptunaTuner", "sampler": "tpe"}
-_COLD = {"n_epochs": 12, "warm_up_epochs": 1, "subnets_per_epoch": 30, "learning_rate": 0.01, "entropy": 1e-4}
+_COLD = {
+    **{"n_epochs": 12, "warm_up_epochs": 1, "subnets_per_epoch": 30, "learning_rate": 0.01, "entropy": 1e-4},
+    "max_share": None,  # its collapse is shown
+}
 METHODS: Mapping[str, Method] = {
     "screened": Method(
         tuner=("screened.ScreenedTuner", {"inner": _TPE, "proxies": ["live_flops"]}),

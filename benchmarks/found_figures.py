@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import log
 
 import numpy as np
 from cell_ranking import ALL_CONVOLUTIONS, drawn_cells, point_of, table
 from found_cells import RESULTS, Task
+from ranks import Scores
 from search_quality import interval
 
 from nas.core.point import Point
+from nas.core.policy import Policy
 from nas.core.supernet import is_epoch
 from nas.core.trial import Trial
 from nas.problems.cells import CellsProblem
-from nas.problems.images.cell_costs import EDGES
-from nas.supernets.method import n_nones, n_skips
-from nas.supernets.paths import ListedPaths
+from nas.supernets.paths import ListedPaths, path_metrics
 
 LIMIT_S = 1_200
 """Processor time that a search may take."""
@@ -56,15 +54,18 @@ def baselines(data: str) -> dict[str, str]:
     published = table(data)
     points = [*map(point_of, drawn_cells(N_DRAWN, 0))]
     tests = np.array([published.value(point, "c10_test_200") for point in points])
-    columns = {
-        "most live FLOPs of 100 at random": [published.static_metrics(point)["live_flops_m"] for point in points],
-        "best of 100 after 12 real epochs": [published.value(point, "c10_valid_12") for point in points],
-    }
-    picks = np.random.default_rng(0).integers(len(points), size=(1_000, 100))
-    found = {"one at random": tests.mean()}
-    for name, column in columns.items():
-        found[name] = tests[picks[np.arange(1_000), np.array(column)[picks].argmax(1)]].mean()
+    flops = np.array([published.static_metrics(point)["live_flops_m"] for point in points])
+    trained = np.array([published.value(point, "c10_valid_12") for point in points])
+    found = {"one at random": tests.mean(), "most live FLOPs of 100 at random": _chosen(tests, flops, 100)}
+    for n in (8, 84, 100):
+        found[f"best of {n} after 12 real epochs"] = _chosen(tests, trained, n)
     return {**{name: f"{v:.2f}" for name, v in found.items()}, "six 3x3 convolutions": f"{ALL_CONVOLUTIONS}"}
+
+
+def _chosen(tests: Scores, column: Scores, n: int) -> float:
+    """Returns the mean test accuracy of the best by a column of ``n`` random cells."""
+    picks = np.random.default_rng(0).integers(len(tests), size=(1_000, n))
+    return float(tests[picks[np.arange(1_000), column[picks].argmax(1)]].mean())
 
 
 def cells_of(epoch: Trial) -> Sequence[Point]:
@@ -73,20 +74,25 @@ def cells_of(epoch: Trial) -> Sequence[Point]:
     return epoch.suggested or (listed.points if listed else ())
 
 
-def entropy_of(points: Sequence[Point]) -> float:
-    """Returns the mean entropy of the operations of an edge."""
-    shares = [Counter(point[edge] for point in points) for edge in EDGES]
-    return sum(-n / len(points) * log(n / len(points)) for share in shares for n in share.values()) / len(EDGES)
+def reward_of(epoch: Trial, trials: Sequence[Trial]) -> str:
+    """Returns the mean accuracy of the subnets scored with an epoch's weights, or empty text."""
+    scores = [
+        trial.metrics["accuracy"]
+        for trial in trials
+        if trial.donor == epoch.number and Policy.SKIP_TRAIN in trial.policies
+    ]
+    return f"{statistics.mean(scores):.3f}" if scores else ""
 
 
 def trajectory(task: Task) -> Iterator[str]:
-    """Yields a line for each supernet epoch: skips, nones, entropy and table accuracy of its cells."""
-    published = table(task.data)
-    yield "| epoch | skips | nones | entropy | table, % |"
-    yield "| --- | --- | --- | --- | --- |"
-    for number, trial in enumerate(filter(is_epoch, task.run()[1])):
+    """Yields a line for each supernet epoch: averages of its cells and their rewards."""
+    published, trials = table(task.data), task.run()[1]
+    yield "| epoch | skips | nones | entropy | table, % | mean reward |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for number, trial in enumerate(filter(is_epoch, trials)):
         points = cells_of(trial)
-        entropy = trial.metrics.get("entropy", entropy_of(points))
+        found = {**path_metrics(points), **trial.metrics}
         values = [published.value(point, "c10_test_200") for point in points]
-        counts = [statistics.mean(map(count, points)) for count in (n_skips, n_nones)]
-        yield f"| {number} | {counts[0]:.1f} | {counts[1]:.1f} | {entropy:.2f} | {statistics.mean(values):.2f} |"
+        counts = [f"{found['skips']:.1f}", f"{found['nones']:.1f}", f"{found['entropy']:.2f}"]
+        cells = [str(number), *counts, f"{statistics.mean(values):.2f}"]
+        yield "| " + " | ".join([*cells, reward_of(trial, trials)]) + " |"

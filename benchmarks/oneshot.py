@@ -7,7 +7,7 @@
     $ python benchmarks/oneshot.py subnet_cost
     $ python benchmarks/oneshot.py epochs                    # an epoch in a search and by hand; 3 minutes
     $ python benchmarks/oneshot.py found --seeds 5           # cells that searches choose; continues the rows of a csv
-    $ python benchmarks/oneshot.py trajectory --methods enas,darts
+    $ python benchmarks/oneshot.py trajectory --methods darts,enas_cold
     $ python benchmarks/oneshot.py elastic --seeds 5         # five sizes by one training; a minute a seed
 
 ``--data`` is the folder of the tables and of the CIFAR-10 subset; by default HEIRLOOM_DATA, or ../shared/data.

@@ -52,6 +52,7 @@ PUBLISHED = {"random": (90.93, 93.70), "evolution": (91.19, 93.92), "reinforce":
 TUNERS: dict[str, Spec] = {
     "random": Spec("nas.tuners.random.RandomTuner"),
     "evolution": Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 10, "sample_size": 3}),
+    "evolution_growing": Spec("nas.tuners.evolution.EvolutionTuner"),
     "anneal": Spec("nas.tuners.anneal.AnnealTuner"),
     "tpe": Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "tpe"}),
     "gp": Spec("nas.tuners.optuna.OptunaTuner", {"sampler": "gp", "max_points": 500}),

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show_line
+from flows.cli.overrides import as_shell
 from flows.cli.program import command
 from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
 
 if TYPE_CHECKING:
     from nas.core.reference import Reference
@@ -31,7 +33,7 @@ def main() -> int:
 
 def export(invocation: Invocation) -> int:
     """Copies the export; only reads the storage."""
-    from flows.cli.settings.root import reach_root
+    from flows.cli.settings.root import reach_root, read_root
     from flows.views.searches import find_search
     from nas.storage.records import Records
 
@@ -44,7 +46,7 @@ def export(invocation: Invocation) -> int:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only. Use a folder.")
     target = _new_folder(str(values["out"]), root)
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
-    best = _exported(records)
+    best = _exported(records, read_root(values)[0])
     files = _named_files(best)
     with _becomes(target) as folder:
         for name, reference in files.items():
@@ -68,19 +70,23 @@ def _new_folder(out: str, root: BlobStore) -> Path:
     return target
 
 
-def _exported(records: Records) -> Mapping[str, Any]:
+def _exported(records: Records, root: str) -> Mapping[str, Any]:
     """Returns the record of the newest winner.
+
+    Args:
+        records: The search's records.
+        root: The storage root as the user wrote it.
 
     Raises:
         ConfigurationError: there is none, or it was not exported.
     """
+    from flows.views.summary import DEFAULT_ROOT
     from nas.search.finals import newest_best
-    from nas.views.snapshot import read_header
 
     best, name = newest_best(records), records.files.url.rpartition("/")[2]
     if best is None:
-        has_finals = read_header(records, name).final is not None
-        finals = f", or train finalists: {command('final')} name={name}" if has_finals else ""
+        where = [f"name={name}", *([] if root == DEFAULT_ROOT else [f"storage.root={without_passwords(root)}"])]
+        finals = f", or train finalists: {command('final')} {as_shell(where)}" if _has_finalist(records, name) else ""
         raise ConfigurationError(
             f"search {name} has no winner yet: it is exported at the end. Run the search to its end{finals}"
         )
@@ -88,6 +94,18 @@ def _exported(records: Records) -> Mapping[str, Any]:
         why = "; ".join(map(str, best["missing"].values()))
         raise ConfigurationError(f"trial {best['trial']}, the winner of {name}, was not exported: {why}")
     return best
+
+
+def _has_finalist(records: Records, name: str) -> bool:
+    """Returns whether the search has a final stage, and a trial that it can train."""
+    from nas.core.policy import PolicyPlan
+    from nas.core.ranking import Ranking
+    from nas.views.snapshot import read_header
+
+    header, (trials, _) = read_header(records, name), records.load()
+    plan = PolicyPlan.from_stages(header.identity["policy"])
+    ranking = Ranking(plan, header.metrics, n_finalists=1)
+    return any(ranking.n_finalists_of(trials, stage) for stage in plan.later[:1])
 
 
 def _named_files(best: Mapping[str, Any]) -> dict[str, Reference]:

@@ -25,6 +25,8 @@ ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
 OWN = "conf"
 """Folder in the working folder whose choices are found without ``--config-dir``."""
+_NO_TEXT = re.compile(r"[+-]?[0-9._]+(e[+-]?[0-9]+)?|[+-]?(inf|nan)|true|false", re.IGNORECASE)
+"""Values that Hydra takes for a number or a truth value."""
 NOTES_ON_GROUPS = (
     "",
     "A choice has its own keys: storage.root=URL storage.options.KEY=VALUE tuner.population_size=16",
@@ -82,7 +84,7 @@ class Arguments:
 
         parser = get_args_parser()
         parser.error = _refuse  # type: ignore[method-assign]
-        argv = [_as_list(config, text) for text in argv]
+        argv = [_as_text(_as_list(config, text)) for text in argv]
         given = parser.parse_intermixed_args(argv)
         rest, flags = list(given.overrides), []
         for text in argv:
@@ -122,6 +124,13 @@ def _as_list(config: str, argument: str) -> str:
     if config != "compare" or key != "names" or value.startswith("[") or value == "null":
         return argument
     return f"names=[{','.join(_quoted(name.strip()) for name in value.split(',') if name.strip())}]"
+
+
+def _as_text(argument: str) -> str:
+    """Returns ``name=1e3`` and ``name=größe`` with quotes: Hydra reads a number, or nothing."""
+    key, _, value = argument.partition("=")
+    needs_quotes = _NO_TEXT.fullmatch(value) or not (value.isascii() or value.startswith(("'", '"')))
+    return f"name={_quoted(value)}" if key == "name" and needs_quotes else argument
 
 
 def _names_a_variable(override: str) -> bool:
@@ -219,11 +228,11 @@ def _as_hydra(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_as_hydra, value)) + "]"
     text = str(value)
-    is_text = not re.fullmatch(r"(?i)null|true|false|[+-]?(nan|inf|[\d._]+(e[+-]?\d+)?)", text)
-    return _quoted(text, is_plain=is_text)
+    return _quoted(text, is_plain=text.lower() != "null")
 
 
 def _quoted(value: str, *, is_plain: bool = True) -> str:
+    is_plain = is_plain and not _NO_TEXT.fullmatch(value)
     if is_plain and re.fullmatch(r"[\w./:@%+?|*-]+( [\w./:@%+?|*-]+)*", value, re.ASCII):
         return value
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)

@@ -46,7 +46,12 @@ def trusted_spec(
     given = dict(invocation.values.get(group) or {})
     named = given.pop("_target_", None)
     spec = Spec(target, {**stored["arguments"], **given})
-    if named != target and not is_trusted and (named is not None or not _is_own(group, spec)):
+    if named not in (None, target):
+        raise ConfigurationError(
+            f"{group}._target_={named}: must be {target}, the {group} of this search. Correct it, or choose another "
+            "search"
+        )
+    if named is None and not is_trusted and not _is_own(group, spec):
         raise ConfigurationError(
             f"the search's record names {target} as its {group}, but a shared disk is not trusted with code: "
             f"add {group}._target_={target} or trust=true"

@@ -21,10 +21,10 @@ import httpx
 from flows.engine.run_log import RunLog
 from nas.core.full_scores import is_in_hand
 from nas.core.metric import Metric
-from nas.core.ranking import Export
+from nas.core.ranking import Export, WinnerKey, winner_key
 from nas.core.redaction import clean
 from nas.core.shared_scores import has_shared_score
-from nas.core.supernet import add_shared_epoch, is_no_epoch, shared_epoch
+from nas.core.supernet import add_shared_epoch
 from nas.core.trial import Trial
 from nas.executors.events import Event, Finished, Notice, StopRequested, TrialLost
 from nas.views.formatting import markdown, score
@@ -184,27 +184,24 @@ class RunArtifacts:
             self._create(key, about, checkpoint_text(trial), task_run)
 
     def _rank(self, trials: Iterable[Trial]) -> None:
-        name = self._metric.name
         trials = list(trials)
         self._finished |= {trial.number: trial for trial in trials}
         for trial in trials:
             add_shared_epoch(self._epochs, trial)
-        scored = [t for t in trials if t.value(name) is not None and is_no_epoch(t) and not t.outdated]
+        scored = [trial for trial in trials if winner_key(trial, (self._metric,)) is not None]
         self._leaders += scored
         self._leaders.sort(key=self._place)
         del self._leaders[N_LEADERS:]
         self._is_stale |= bool(scored)
 
-    def _place(self, trial: Trial) -> tuple[int, int, float]:
-        """Returns the sort key of a leader.
-
-        Later stages come first, then newer shared weights, then better scores.
-        """
-        value = self._metric.rank(trial.metrics[self._metric.name])
+    def _place(self, trial: Trial) -> tuple[int, WinnerKey]:
+        """Returns the sort key of a leader: later stages first, then as the winner is chosen."""
+        key = winner_key(trial, (self._metric,), self._epochs)
+        assert key is not None
         stage = self._stages.get(trial.stage, 0)
         if self._export == "best" and is_in_hand(trial, self._finished.get, self._metric):
             stage = len(self._stages) - 1
-        return -stage, -shared_epoch(trial, self._epochs), -value
+        return -stage, key
 
     def _write_leaderboard(self) -> None:
         if not self._is_stale:

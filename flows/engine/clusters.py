@@ -7,6 +7,7 @@ import socket
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
+from flows.cli.settings.clusters import CUDA_CLUSTER
 from flows.cli.settings.machine import Machine
 from nas.core.errors import ConfigurationError, HeirloomError, ServerError
 from nas.core.spec import Spec
@@ -57,7 +58,7 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
     assert dask is not None  # read_machine saw to it
     client, jobs = (_connect(dask.address), None) if dask.address else _start(machine, runtime)
     pool = DaskPool(
-        EngineSpec(runtime=runtime, trial_timeout_s=machine.trial_timeout_s, gpus=machine.gpus),
+        dask_spec(machine, runtime),
         client,
         progress,
         slots=machine.slots,
@@ -68,6 +69,13 @@ def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -
     if jobs is not None:
         jobs.watch(note=progress.note, fail=pool.fail)
     return pool
+
+
+def dask_spec(machine: Machine, runtime: RuntimeSpec) -> EngineSpec:
+    """Returns the settings of Dask's workers; those of ``LocalCUDACluster`` keep their own GPU."""
+    assert machine.dask is not None
+    gpus = () if machine.dask.target == CUDA_CLUSTER else machine.gpus
+    return EngineSpec(runtime=runtime, trial_timeout_s=machine.trial_timeout_s, gpus=gpus)
 
 
 def open_ray_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -> RayPool:
@@ -136,9 +144,9 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
 
     wishes = machine.dask
     assert wishes is not None
-    arguments = dict(wishes.arguments)
+    arguments, n_workers = dict(wishes.arguments), wishes.n_workers(machine.slots)
     if wishes.is_local:
-        arguments = {"n_workers": machine.slots, **arguments}
+        arguments = {"n_workers": n_workers, **arguments}
         if variables := worker_environment(runtime.url, runtime.options):
             arguments["env"] = {**arguments.get("env", {}), **variables}
     resource_tracker.ensure_running()  # its start would unblock SIGINT again
@@ -161,7 +169,7 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
     if wishes.adapt is not None:
         cluster.adapt(**wishes.adapt)
     elif not wishes.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job
-        cluster.adapt(minimum=machine.slots, maximum=machine.slots)
+        cluster.adapt(minimum=n_workers, maximum=n_workers)
     return client, jobs
 
 

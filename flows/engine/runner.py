@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation
@@ -35,7 +34,7 @@ from nas.search.identity import claim_identity
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
-from nas.storage.records import Records
+from nas.storage.records import Records, mark_outdated
 from nas.storage.search_records import code_id
 from nas.storage.sessions import past_sessions
 from nas.views.formatting import count
@@ -44,8 +43,6 @@ from nas.views.progress import Progress
 if TYPE_CHECKING:
     from flows.engine.server import TemporaryServer
 
-SERVER_START_S = 180.0
-"""Timeout for the temporary server; on a slow machine its first start takes over a minute."""
 END_S = 10.0
 """Timeout for the last artifacts, the end of the flow and the temporary server's backlog together."""
 TELL_S = 1.0
@@ -164,6 +161,8 @@ class Engine:
             if end is not None:
                 larger = (budget_names or {}).get(end, f"budget.{end}")
                 more = f"raise {larger}, or choose" if end != "tuner" else "its tuner has no more proposals. Choose"
+                if end in ("hours", "gpu_hours"):
+                    more = f"what is left of {larger} is too short for another trial. {more[0].upper()}{more[1:]}"
                 show_line(f"search {context.name} is finished: {more} another seed or name")
                 return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
             if not limits.takeover:
@@ -209,9 +208,8 @@ class Engine:
     ) -> None:
         """Runs the pipeline under a live display."""
         prepared, records = pipeline.prepared, context.records
-        trials, _ = records.load()
-        if (newest := code_id(code["code"]["problem"])) is not None:  # the session that runs it has no record yet
-            trials = [replace(trial, outdated=trial.code not in (None, newest)) for trial in trials]
+        newest = code_id(code["code"]["problem"])  # the session that runs it has no record yet
+        trials = mark_outdated(records.load()[0], newest)
         n_trials = pipeline.budget.trials
         if only_finals:
             n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)
@@ -259,7 +257,7 @@ class Engine:
         from flows.engine.flow import FlowRun
 
         if self._server is not None:
-            self._server.wait_until_healthy(SERVER_START_S)
+            self._server.wait_until_healthy()
         pool = session_run.pool()
         flow_run = FlowRun(session_run, pool, api_url, has_log=self._server is None)
         outcome = _Outcome(flow_run.body)

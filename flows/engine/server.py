@@ -58,6 +58,10 @@ _UI_SETTINGS = {
     "PREFECT_UI_API_URL": "/api",  # relative: the page may come through a tunnel with another port
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
 }
+START_S = 180.0
+"""Longest start of a server: the first in a home takes a minute on busy machines."""
+_TURN_S = 150.0
+"""Longest wait for the migrations of another server in the same home."""
 _LOG_DAYS = 7
 _NICENESS = 10
 """Niceness of the started server, which takes 20 ms for a task run."""
@@ -137,7 +141,7 @@ class TemporaryServer:
                 ) from error
             self.api_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
 
-    def wait_until_healthy(self, timeout_s: float = 60.0) -> str:
+    def wait_until_healthy(self, timeout_s: float = START_S) -> str:
         """Returns the API's URL when the server responds.
 
         Raises:
@@ -517,7 +521,7 @@ def _serve(listener_fd: int, driver_pid: int) -> None:
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             # Of two first migrations of one new database at the same time, one failed in 2 of 3 tries.
-            with _turn(Path("start.lock"), timeout_s=50):
+            with _turn(Path("start.lock"), timeout_s=_TURN_S):
                 await super().startup(sockets)
             os.nice(_NICENESS)
             self.pruning = asyncio.create_task(_prune())

@@ -84,8 +84,8 @@ def print_summary(
         if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):
             write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
         if winner.is_shortened and final is not None and winner.stage == final.name:
-            share = f"{winner.proposal.fidelity:.0%}"
-            write(f"trained for {share} of its epochs: raise budget.hours, or go on with more_epochs=N")
+            share = winner.cost.get("epochs_share", winner.proposal.fidelity or 0.0)
+            write(f"trained for {100 * share:.3g}% of its epochs: raise budget.hours, or go on with more_epochs=N")
         for line in more_epochs_lines(lineage, winner, metrics[0]):
             write(line)
         if (better := finals_line(lineage, winner, metrics[0], final)) is not None:

@@ -99,6 +99,8 @@ class SearchLoop:
         self._has_ended = opened.end is not None
 
     def __enter__(self) -> SearchLoop:
+        if self._thread is not None:
+            raise ConfigurationError("search: must be entered once. Call nas.open_search again, which continues it")
         self._is_inside = True
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -24,8 +25,9 @@ PAGE = 1000
 MAX_PARAMS = 100
 """Parameters of one request."""
 STATUS = {State.COMPLETE: "FINISHED", State.STOPPED: "KILLED", State.FAILED: "FAILED"}
-_NAME = re.compile(r"[^\w\-./ ]", re.ASCII)
-"""Characters that the name of a metric or parameter can't have."""
+MAX_NAME = 250
+_ESCAPED = re.compile(r"[^\w\-./ ]|u(?=[0-9a-f]{4})|U(?=[0-9a-f]{8})", re.ASCII)
+"""Characters that a name can't have, and letters that would look like an escape."""
 
 
 class MlflowCallback(LoggerCallback):
@@ -147,7 +149,7 @@ class MlflowCallback(LoggerCallback):
                 self.on_trial_end(outcome.lineage[number])
             scores = {f"test.{name}": value for name, value in test.get("metrics", {}).items()}
             known = self._client.get_run(self._runs[number]).data.metrics
-            if scores.keys() - known.keys():
+            if set(map(_valid_name, scores)) - known.keys():
                 self._log(self._runs[number], {}, scores, 0)
 
     def _log_winner(self, outcome: SearchOutcome) -> None:
@@ -162,12 +164,26 @@ class MlflowCallback(LoggerCallback):
         from mlflow.entities import Metric, Param
 
         at_ms = at_ms or _ms(None)
-        points = [Metric(_NAME.sub("_", name), value, at_ms, step) for name, value in metrics.items()]
-        params = [Param(_NAME.sub("_", name), str(value)) for name, value in parameters.items()]
+        points = [Metric(_valid_name(name), value, at_ms, step) for name, value in metrics.items()]
+        params = [Param(_valid_name(name), str(value)) for name, value in parameters.items()]
         for first in range(0, len(params), MAX_PARAMS):
             self._client.log_batch(run, params=params[first : first + MAX_PARAMS])
         for first in range(0, len(points), PAGE):
             self._client.log_batch(run, metrics=points[first : first + PAGE])
+
+
+def _valid_name(name: str) -> str:
+    """Returns a valid name, with ``u003a`` for a colon; each name has its own."""
+    valid = _ESCAPED.sub(_escape, name)
+    if len(valid) <= MAX_NAME:
+        return valid
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{valid[: MAX_NAME - 17]}-{digest}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"u{code:04x}" if code < 0x10000 else f"U{code:08x}"
 
 
 def _ms(at_s: float | None) -> int:

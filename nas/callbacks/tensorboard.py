@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from nas.callbacks.base import SearchInfo, SearchOutcome
 from nas.callbacks.extras import check_extra, check_folder
 from nas.callbacks.logger import LoggerCallback
 from nas.callbacks.trial_fields import trial_parameters, trial_results
+from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
+from nas.core.ranking import WinnerKey, winner_key
 from nas.core.trial import Trial, trial_name
 
 if TYPE_CHECKING:
@@ -21,6 +25,11 @@ REPORTS, PARTIAL, RESULT = ".reports", ".partial", ".result"
 
 A trial with a result is complete. A partial result becomes a result when it is whole.
 """
+SEARCH_ID = ".search_id"
+"""The file with the id of the search whose event files are in the folder.
+
+It is locked while the search runs.
+"""
 FLUSH_S = 10
 
 
@@ -28,7 +37,8 @@ class TensorBoardCallback(LoggerCallback):
     """Writes ``<log_dir>/<search>/trial-0042`` for each trial, and ``<log_dir>/<search>/search``.
 
     A trial's folder has its reports, ``result/<metric>``, ``result/inherited`` and, for the tab HPARAMS, parent,
-    donor, generation and the point. The search's folder has the best score so far and the inherited share, by trial.
+    donor, generation and the point. The search's folder has the best score so far and the inherited share, by the
+    number of finished trials.
 
     Raises:
         ConfigurationError: the package tensorboard is missing.
@@ -41,13 +51,16 @@ class TensorBoardCallback(LoggerCallback):
         self._metric: Metric | None = None
         self._writers: dict[int, SummaryWriter] = {}
         self._overview: SummaryWriter | None = None
-        self._best: dict[str, float] = {}
+        self._best: dict[str, WinnerKey] = {}  # by stage
+        self._n_finished = 0
         self._earlier: frozenset[int] = frozenset()
+        self._lock: IO[str] | None = None
 
     def setup(self, search: SearchInfo) -> None:
         """Creates the search's folder, and writes the search's curves again."""
         self._folder = Path(check_folder("log_dir", search.log_dir))
-        self._metric, self._best = search.metrics[0], {}
+        self._delete_other_search(search.id)
+        self._metric, self._best, self._n_finished = search.metrics[0], {}, 0
         self._earlier = frozenset(trial.number for trial in search.lineage if trial.is_finished)
         overview = self._folder / "search"
         _delete(overview, REPORTS)
@@ -55,6 +68,29 @@ class TensorBoardCallback(LoggerCallback):
         for trial in sorted(search.lineage, key=lambda trial: trial.finished or 0.0):
             if trial.is_finished:
                 self._write_overview(trial)
+
+    def _delete_other_search(self, search: str) -> None:
+        """Deletes the trials' event files of another search with this name, and writes the search's id.
+
+        Raises:
+            ConfigurationError: the other search still runs.
+        """
+        self._lock = (self._folder / SEARCH_ID).open("a+")
+        is_free = _lock(self._lock)
+        self._lock.seek(0)
+        if self._lock.read() == search:
+            return
+        if not is_free:
+            self._lock.close()
+            raise ConfigurationError(
+                f"log_dir={self._folder.parent}: must be one that no other search named {self._folder.name} writes to "
+                "now. Choose another log_dir, or another name."
+            )
+        for folder in self._folder.glob("trial-*"):
+            _delete(folder, REPORTS, PARTIAL, RESULT)
+        self._lock.truncate(0)
+        self._lock.write(search)
+        self._lock.flush()
 
     def logged_trials(self) -> Set[int]:
         """Returns the trials that have a result file."""
@@ -97,30 +133,47 @@ class TensorBoardCallback(LoggerCallback):
     def _write_overview(self, trial: Trial) -> None:
         """Writes the best score so far and the inherited share to the search's folder."""
         assert self._overview is not None and self._metric is not None
-        name = self._metric.name
-        if (value := trial.value(name)) is not None and not self.has_shared_score(trial):
-            best = self._best.get(trial.stage)
-            if best is None or self._metric.rank(value) > self._metric.rank(best):
-                self._best[trial.stage] = value
-            self._overview.add_scalar(f"best_{name}/{trial.stage}", self._best[trial.stage], trial.number)
+        self._n_finished += 1
+        key = winner_key(trial, (self._metric,))
+        if key is not None and not self.has_shared_score(trial):
+            best = self._best[trial.stage] = min(key, self._best.get(trial.stage, key))
+            value = self._metric.rank(-best[2][0])  # of its loss
+            self._overview.add_scalar(f"best_{self._metric.name}/{trial.stage}", value, self._n_finished)
         if trial.inherited_share is not None:
-            self._overview.add_scalar("inherited", trial.inherited_share, trial.number)
+            self._overview.add_scalar("inherited", trial.inherited_share, self._n_finished)
 
     def log_search_end(self, outcome: SearchOutcome) -> None:
         """Writes test scores, and closes all files."""
         assert self._overview is not None
-        for number, test in sorted(outcome.tests.items()):
-            for name, value in test.get("metrics", {}).items():
-                self._overview.add_scalar(f"test/{name}", value, number)
-        for writer in (self._overview, *self._writers.values()):
-            writer.close()
-        self._writers.clear()
+        try:
+            for number, test in sorted(outcome.tests.items()):
+                for name, value in test.get("metrics", {}).items():
+                    self._overview.add_scalar(f"test/{name}", value, number)
+            for writer in (self._overview, *self._writers.values()):
+                writer.close()
+            self._writers.clear()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
 
 
 def _writer(folder: Path, ending: str) -> SummaryWriter:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder), flush_secs=FLUSH_S, filename_suffix=ending)
+
+
+def _lock(file: IO[str]) -> bool:
+    """Locks a file until it is closed, and returns whether no other search has it.
+
+    On a file system without locks, no other has.
+    """
+    with suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _delete(folder: Path, *endings: str) -> None:

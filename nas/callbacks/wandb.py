@@ -1,4 +1,4 @@
-"""Weights & Biases: a run for each trial, in the group of its search."""
+"""Weights & Biases: a run for each trial and one for the search, in a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPLETE = "complete"
 class WandbCallback(LoggerCallback):
     """Writes each trial as a run; runs of a search share a group.
 
-    The stage is the type of the job.
+    The stage is the type of the job. A run of the type ``result`` has the winner, and the test scores by trial.
 
     Files are in ``<log_dir>/<search>/wandb``. Offline runs are sent by ``wandb sync`` later.
 
@@ -68,6 +68,26 @@ class WandbCallback(LoggerCallback):
         """Returns the id of a trial's run, the same in each session."""
         return f"{self._search_id}-{number:06d}"
 
+    def _open(self, id: str, name: str, kind: str, config: Mapping[str, Any]) -> wandb.Run:
+        """Opens a run, which replaces an earlier one with its id."""
+        import wandb
+
+        for folder in self._folder.glob(f"wandb/*run-*-{id}"):
+            shutil.rmtree(folder)
+        return wandb.init(
+            project=self._project,
+            entity=self._entity,
+            mode=self._mode,
+            dir=str(self._folder),
+            id=id,
+            name=name,
+            group=self._group,
+            job_type=kind,
+            config=dict(config),
+            reinit="create_new",  # several trials run at a time
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+
     def logged_trials(self) -> Set[int]:
         """Returns the trials whose run's folder says that it has ended."""
         found = self._folder.glob(f"wandb/*run-*-{self._search_id}-*/{COMPLETE}")
@@ -76,25 +96,9 @@ class WandbCallback(LoggerCallback):
 
     def log_trial_start(self, trial: Trial) -> None:
         """Starts the trial's run; that of an earlier attempt, which has the same id, is overwritten."""
-        import wandb
-
         if (earlier := self._runs.pop(trial.number, None)) is not None:
             earlier.finish(exit_code=1)
-        for folder in self._folder.glob(f"wandb/*run-*-{self._id(trial.number)}"):
-            shutil.rmtree(folder)
-        run = wandb.init(
-            project=self._project,
-            entity=self._entity,
-            mode=self._mode,
-            dir=str(self._folder),
-            id=self._id(trial.number),
-            name=trial_name(trial.number),
-            group=self._group,
-            job_type=trial.stage,
-            config=trial_parameters(trial),
-            reinit="create_new",  # several trials run at a time
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
-        )
+        run = self._open(self._id(trial.number), trial_name(trial.number), trial.stage, trial_parameters(trial))
         run.define_metric("*", step_metric="step")
         self._runs[trial.number] = run
 
@@ -112,10 +116,26 @@ class WandbCallback(LoggerCallback):
         (folder / COMPLETE).touch()
 
     def log_search_end(self, outcome: SearchOutcome) -> None:
-        """Ends the runs of trials that did not finish."""
+        """Ends the runs of trials that did not finish, and writes the search's result."""
         for run in self._runs.values():
             run.finish(exit_code=1)
         self._runs.clear()
+        if (winner := outcome.winner) is not None and outcome.error is None:  # otherwise tests are missing
+            self._log_result(winner, outcome)
+
+    def _log_result(self, winner: Trial, outcome: SearchOutcome) -> None:
+        """Writes a run of the winner, and of test scores in a row for each finalist."""
+        run = self._open(f"{self._search_id}-result", self._group, "result", {})
+        run.define_metric("test.*", step_metric="trial", summary="none")
+        tests = {
+            number: {f"test.{name}": value for name, value in test.get("metrics", {}).items()}
+            for number, test in sorted(outcome.tests.items())
+        }
+        for number, scores in tests.items():
+            run.log({"trial": number, **scores})
+        found = {f"winner.{name}": value for name, value in winner.metrics.items()}
+        run.summary.update({"winner": winner.number, **found, **tests.get(winner.number, {})})
+        run.finish()
 
 
 def _check_account() -> None:

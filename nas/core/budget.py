@@ -19,7 +19,7 @@ class Budget:
 
     Attributes:
         trials: Trials of the search stage, failed ones included.
-        hours: Wall-clock hours of all sessions.
+        hours: Wall-clock hours of all sessions, the wait for workers included.
         gpu_hours: GPU-hours in the results. Lost and interrupted attempts do not count.
         jobs: Jobs of the search stage, failed ones included. Running jobs may ask for trials after the last one starts.
         final_share: Share of the hours reserved for later stages while the duration of their trials is unknown.

@@ -16,6 +16,12 @@ from nas.core.point import Point, point_key
 from nas.core.supernet import is_subnet
 from nas.core.trial import Donor, State, Trial
 
+Change = Callable[[Trial, Callable[[int], Trial | None]], Trial]
+"""Returns a learned trial as a part of a lineage shows it.
+
+The second argument finds trials that were learned before.
+"""
+
 
 class LineageLog:
     """An append-only log of finished trials in the order learned.
@@ -37,7 +43,7 @@ class LineageLog:
         self._first_proposed = _Firsts()
         self._scored: dict[str, tuple[int, list[int]]] = {}
         self._rankings: dict[Metric, tuple[int, list[tuple[float, int, int]]]] = {}
-        self._parts: dict[Callable[[Trial], bool], _Part] = {}
+        self._parts: dict[tuple[Callable[[Trial], bool], Change | None], _Part] = {}
         for trial in trials:
             self.append(trial)
 
@@ -86,13 +92,18 @@ class LineageLog:
 
     def scored(self, metric: Metric, n_learned: int, n: int) -> list[Trial]:
         """Returns the last ``n`` scored trials among the first ``n_learned``, newest first."""
+        end = self.n_scored(metric, n_learned)
+        positions = self._scored[metric.name][1]
+        return [self.learned[position] for position in reversed(positions[max(end - n, 0) : end])]
+
+    def n_scored(self, metric: Metric, n_learned: int) -> int:
+        """Returns the number of scored trials among the first ``n_learned``."""
         seen, positions = self._scored.get(metric.name, (0, []))
         for position in range(seen, len(self.learned)):
             if self.learned[position].value(metric.name) is not None:
                 positions.append(position)
         self._scored[metric.name] = (len(self.learned), positions)
-        end = bisect_left(positions, n_learned)
-        return [self.learned[position] for position in reversed(positions[max(end - n, 0) : end])]
+        return bisect_left(positions, n_learned)
 
     def delete_weights(self, number: int) -> None:
         """Marks the weights of a trial as deleted, if the trial is in the log."""
@@ -101,12 +112,17 @@ class LineageLog:
         for part in self._parts.values():
             part.log.delete_weights(number)
 
-    def part(self, keep: Callable[[Trial], bool]) -> _Part:
+    def find(self, number: int) -> Trial | None:
+        """Returns the learned trial with this number, or None."""
+        position = self.position.get(number)
+        return None if position is None else self.learned[position]
+
+    def part(self, keep: Callable[[Trial], bool], change: Change | None = None) -> _Part:
         """Returns a log of the trials for which ``keep`` is true; it follows this one."""
-        part = self._parts.setdefault(keep, _Part(LineageLog(key=self.key)))
+        part = self._parts.setdefault((keep, change), _Part(LineageLog(key=self.key)))
         for trial in self.learned[part.n_learned :]:
             if keep(trial):
-                part.log.append(trial)
+                part.log.append(trial if change is None else change(trial, self.find))
             part.learned_before.append(len(part.log))
         for trial in self._proposed[part.n_proposed :]:
             if keep(trial):
@@ -272,6 +288,10 @@ class Lineage:
         """Returns the ``n`` newest trials that have this metric, newest first."""
         return self._log.scored(metric, self.n_finished, n)
 
+    def n_scored(self, metric: Metric) -> int:
+        """Returns the number of trials that have this metric."""
+        return self._log.n_scored(metric, self.n_finished)
+
     def best_and_newest(self, metric: Metric, n: int) -> list[Trial]:
         """Returns at most ``n`` trials with this metric, in the order learned.
 
@@ -297,13 +317,14 @@ class Lineage:
         refusing._is_refused = is_refused
         return refusing
 
-    def only(self, keep: Callable[[Trial], bool]) -> Lineage:
+    def only(self, keep: Callable[[Trial], bool], change: Change | None = None) -> Lineage:
         """Returns the lineage of the trials for which ``keep`` is true; it refuses the same points.
 
         Args:
             keep: A function of the module level, which depends only on a trial's proposal. Results are cached by it.
+            change: A function of the module level that changes each finished trial; None: they stay as they are.
         """
-        part = self._log.part(keep)
+        part = self._log.part(keep, change)
         pending = tuple(trial for trial in self.pending if keep(trial))
         lineage = Lineage(part.log, part.learned_before[self.n_finished], pending)
         lineage._n_proposed = part.proposed_before[self._n_proposed]

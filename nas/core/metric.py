@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import short_repr
+from nas.core.validation import MAX_WHOLE, short_repr
 
 MAX_NAME = 100
 Direction = Literal["maximize", "minimize"]
@@ -86,7 +86,7 @@ def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
     for name, value in metrics.items():
         item = value.item() if hasattr(value, "item") else value
         if isinstance(item, bool) or not isinstance(item, int | float):
-            raise TypeError(f"metric {name} must be a number, not {value!r} ({type(value).__name__})")
+            raise TypeError(f"metric {name} must be a number, not {value!r} ({type(value).__name__}). Give a float")
         plain[str(name)] = item if isinstance(item, float) or -(2**63) <= item < 2**63 else _as_float(item)
     return plain
 
@@ -96,6 +96,22 @@ def _as_float(whole: int) -> float:
         return float(whole)
     except OverflowError:
         return math.inf if whole > 0 else -math.inf
+
+
+def whole_step(name: str, step: object, least: int = -MAX_WHOLE) -> int:
+    """Returns a step as an integer.
+
+    Whole scalars of numpy and torch are steps, and floats such as 2.0.
+
+    Raises:
+        ConfigurationError: the step is no whole number, or too small. A bool is none here.
+    """
+    value = step.item() if hasattr(step, "item") else step
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= MAX_WHOLE:
+        allowed = "a whole number" if least < 0 else f"a whole number of at least {least}"
+        raise ConfigurationError(f"{name}={short_repr(step)}: must be {allowed}. Count batches or epochs.")
+    return whole
 
 
 def not_finite(metrics: Mapping[str, float]) -> list[str]:

@@ -21,7 +21,8 @@ def check_name(name: str) -> str:
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"name={name!r}: must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit"
+            f"name={name!r}: must be 1 to 200 letters, digits, '.', '_', '+', '=' or '-', the first a letter or digit. "
+            "Choose another name."
         )
     return name
 

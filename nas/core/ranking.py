@@ -13,6 +13,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import point_key
 from nas.core.policy import PolicyPlan, Stage
+from nas.core.shared_scores import shared_scores
 from nas.core.supernet import comparable, is_epoch, is_no_epoch, shared_epoch, shared_epochs
 from nas.core.trial import State, Trial
 
@@ -105,6 +106,24 @@ def winner_key(trial: Trial, metrics: Sequence[Metric], epochs: Mapping[int, int
         return None
     losses = [math.inf if value is None else -m.rank(value) for m, value in zip(metrics, values, strict=True)]
     return not is_complete, -shared_epoch(trial, epochs), losses, trial.number
+
+
+def stage_competitors(trials: Iterable[Trial], stage: str, metric: Metric) -> list[Trial]:
+    """Returns the trials of a stage that compete for its best score, in the given order.
+
+    They are the COMPLETE trials; without any, those that reached the deadline and saved weights. Trials of older code
+    and scores of shared weights do not compete.
+
+    Args:
+        trials: All trials of the search.
+        stage: The name of the stage.
+        metric: The metric that ranks.
+    """
+    given = list(trials)
+    shared = shared_scores(given)
+    in_stage = [trial for trial in given if trial.stage == stage and trial.number not in shared]
+    found = [trial for trial in in_stage if winner_key(trial, (metric,)) is not None]
+    return [trial for trial in found if trial.state == State.COMPLETE] or found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ The scores of two subnets compare only if both were scored with the weights of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from nas.core.point import Point
 from nas.core.policy import Policy
@@ -48,6 +49,23 @@ def is_subnet(trial: Trial, trials: Sequence[Trial]) -> bool:
     """
     donor = next(iter(trial.proposal.weight_donors), None)
     return isinstance(donor, int) and is_epoch(trials[donor]) and is_no_epoch(trial)
+
+
+def relative_to_epoch(trial: Trial, find: Callable[[int], Trial | None]) -> Trial:
+    """Returns a subnet with scores measured from those of its supernet epoch.
+
+    So the scores of subnets of all epochs compare.
+
+    Args:
+        trial: A finished trial.
+        find: Returns the finished trial with a number, or None.
+    """
+    donor = next(iter(trial.proposal.weight_donors), None)
+    epoch = find(donor) if isinstance(donor, int) else None
+    if epoch is None or not is_epoch(epoch):
+        return trial
+    levels = {name: epoch.value(name) for name in trial.metrics}
+    return replace(trial, metrics={name: value - (levels[name] or 0.0) for name, value in trial.metrics.items()})
 
 
 def supernet_epochs(trials: Iterable[Trial]) -> frozenset[int]:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
 from nas.core.errors import ConfigurationError, SearchInterruptedError
-from nas.executors.dask_worker import run_task, tell
+from nas.executors.dask_worker import RUN_TASK, tell
+from nas.executors.driver_folder import DriverFolder
 from nas.executors.engine_pool import CLOSED, Display, EnginePool, EngineTask
 from nas.executors.engine_session import WorkerLeaves
-from nas.executors.engine_worker import EngineSpec, PackedOrder, unpacked
+from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit, packed, unpacked
 from nas.executors.pool import WorkerLostError
 
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 RETIRE_AGAIN_S = 0.1
+ASK_AGAIN_S = 5.0
+"""Seconds between two questions for the workers, besides those when one joins."""
+MUST_ARRIVE = ("run_next", "decide", "dismiss")
+"""Messages without which a trial or a job would wait forever."""
+MUST_STOP = ("kill", "interrupt")
+"""Stops without which a trial is given up, so that its worker ends it."""
 
 
 @dataclass(slots=True)
@@ -28,22 +37,29 @@ class _Workers:
 
     places: dict[str, int] = field(default_factory=dict)
     """Number of tasks that each may run at a time, by address."""
-    n_removed: int = 0
+    n_changes: int = 0
+    """Number of times that a worker joined or was removed."""
     leaving: dict[str, str] = field(default_factory=dict)
     """Reasons of workers that said that they leave."""
     unfit: set[str] = field(default_factory=set)
+    """Workers that can't run trials and have not left yet."""
 
     @property
     def n_places(self) -> int:
         return sum(self.places.values())
+
+    @property
+    def usable(self) -> set[str]:
+        """Workers that have places."""
+        return {address for address, n_places in self.places.items() if n_places > 0}
 
 
 class DaskPool(EnginePool):
     """Runs attempts as tasks of a Dask cluster.
 
     No task is bound to a worker, and a thread of a worker is a place. Tasks without a place wait in the driver, but for
-    ``n_ahead``. The scheduler tells of lost workers. Dask begins a lost task again; the pool has released it by then,
-    and the worker trains nothing.
+    ``n_ahead``. Until an unfit worker has left, each task has a place and names the other workers. The scheduler tells
+    of lost workers. Dask begins a lost task again; the pool has released it by then, and the worker trains nothing.
 
     Args:
         spec: The settings of workers; it holds no credentials.
@@ -66,13 +82,18 @@ class DaskPool(EnginePool):
         n_ahead: int = 0,
         may_grow: bool = True,
     ) -> None:
-        super().__init__(spec, display, slots, may_grow=may_grow)
-        self._n_ahead = n_ahead
+        self._claims = DriverFolder() if spec.gpus else None
+        claims = "" if self._claims is None else str(self._claims.path)
+        super().__init__(replace(spec, claims=claims), display, slots, may_grow=may_grow)
+        self._n_ahead_of_workers = n_ahead
         self._client = client
         self._resources = dict(resources or {})
         self._topic = str(client.id)  # Dask drops the events of this topic when the client is gone
         self._workers = _Workers()
         self._futures: dict[str, Future] = {}
+        self._chosen: dict[str, set[str]] = {}
+        """The only workers of tasks that were sent while another was unfit."""
+        self._asked_s = time.monotonic()
         client.subscribe_topic(self._topic, self._receive)
         client.subscribe_topic("all", self._receive_from_scheduler)
         client.loop.add_callback(self._refresh_workers)
@@ -103,6 +124,8 @@ class DaskPool(EnginePool):
                 cluster.close()
             except AssertionError as error:  # dask's: a job that started meanwhile; its worker ends without a scheduler
                 logger.warning("a job of the cluster started while it closed (%s)", error)
+        if self._claims is not None:
+            self._claims.remove()
 
     # ---- for EnginePool
 
@@ -110,15 +133,40 @@ class DaskPool(EnginePool):
     def _n_places(self) -> int:
         return self._workers.n_places
 
+    @property
+    def _n_workers(self) -> int:
+        return len(self._workers.usable)
+
+    @property
+    def _n_ahead(self) -> int:
+        return 0 if self._workers.unfit else self._n_ahead_of_workers
+
+    @property
+    def _shortage(self) -> str:
+        n = sum(not n_places for n_places in self._workers.places.values())
+        takes = ", ".join(f"{name}={amount:g}" for name, amount in self._resources.items())
+        lacking = f"; {n} without the resources {takes}" if n and takes else ""
+        return lacking + "".join(f"; {name} can't run trials and has not left" for name in sorted(self._workers.unfit))
+
     def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
+        if self._workers.unfit:
+            self._chosen[key] = self._workers.usable
+        names = {"topic": self._topic, "key": key, "order": packed(order)}
         future = self._futures[key] = self._client.submit(
-            run_task, self._topic, key, order, key=key, pure=False, resources=self._resources or None
+            exec,
+            RUN_TASK,
+            names,
+            key=key,
+            pure=False,
+            resources=self._resources or None,
+            workers=self._chosen.get(key),
         )
         future.add_done_callback(lambda future: self._check_end(key, future))
 
     def _forget(self, key: str, task: EngineTask) -> None:
         """Releases a task: Dask forgets it too, and does not begin it again."""
         self._futures.pop(key).release()
+        self._chosen.pop(key, None)
 
     def _exclude(self, worker: Any) -> None:
         self._workers.places.pop(worker, None)
@@ -130,6 +178,9 @@ class DaskPool(EnginePool):
     def _check(self) -> None:
         if self._client.status in ("connecting", "closed"):
             self._fail(self._scheduler_lost())
+        elif time.monotonic() - self._asked_s >= ASK_AGAIN_S:  # a worker may have joined before the subscription
+            self._asked_s = math.inf  # until the answer
+            self._client.loop.add_callback(self._refresh_workers)
 
     # ---- messages to workers
 
@@ -149,7 +200,7 @@ class DaskPool(EnginePool):
         except (OSError, TimeoutError, ValueError) as error:  # ValueError: the scheduler has removed the worker
             logger.info("%s to %s: %s", method, task.worker, error)
             with self._lock:
-                if method in ("run_next", "dismiss") and self._tasks.get(key) is task:
+                if (method in MUST_ARRIVE or arguments[-1] in MUST_STOP) and self._tasks.get(key) is task:
                     self._lose(key, f"its worker {task.worker} can't be reached: {error}", counts=True)
 
     def _end_sessions(self, addresses: list[str]) -> None:
@@ -175,7 +226,9 @@ class DaskPool(EnginePool):
                 self._workers.leaving[address] = message.why
                 self._workers.places.pop(address, None)
             elif (task := self._tasks.get(key)) is not None:
-                self._handle(key, task, address, message)
+                self._handle(
+                    key, task, address, WorkerUnfit.without_heirloom(message) if isinstance(message, str) else message
+                )
 
     async def _retire_worker(self, address: str) -> None:
         """Retires a worker.
@@ -194,6 +247,7 @@ class DaskPool(EnginePool):
     def _receive_from_scheduler(self, event: tuple[float, Any]) -> None:
         match event[1]:
             case {"action": "add-worker"}:
+                self._workers.n_changes += 1
                 self._client.loop.add_callback(self._refresh_workers)
             case {"action": "remove-worker", "worker": address, "processing-tasks": keys, "expected": is_expected}:
                 with self._lock:
@@ -205,9 +259,10 @@ class DaskPool(EnginePool):
         Dask moves those that the worker had not begun.
         """
         self._workers.places.pop(address, None)
-        self._workers.n_removed += 1
+        self._workers.n_changes += 1
         planned = self._workers.leaving.pop(address, None) or ("it was retired" if is_expected else None)
         is_unfit = address in self._workers.unfit
+        self._workers.unfit.discard(address)
         why = f"its worker {address} left: {planned}" if planned else f"its worker {address} was lost"
         if not self._is_closed.is_set() and not is_unfit:
             self._display.note(why.removeprefix("its "))
@@ -215,13 +270,26 @@ class DaskPool(EnginePool):
             task = self._tasks.get(key)
             if task is not None and task.worker == address:
                 self._lose(key, why, counts=planned is None)
+        for key in [key for key, chosen in self._chosen.items() if not chosen & self._workers.usable]:
+            if self._tasks[key].worker is None:  # Dask would wait for these workers forever
+                self._lose(key, why, counts=False)
+        self._dispatch()  # what waited while it was unfit
 
     async def _refresh_workers(self) -> None:
-        """Asks the scheduler for its workers, again if one is removed meanwhile."""
-        n_removed = -1
-        while n_removed != self._workers.n_removed:
-            n_removed = self._workers.n_removed
-            found = await self._client.scheduler.identity()
+        """Asks the scheduler for its workers, again if one joins or is removed meanwhile.
+
+        Answers may arrive in another order than that of the questions.
+        """
+        n_changes = -1
+        try:
+            while n_changes != self._workers.n_changes:
+                n_changes = self._workers.n_changes
+                found = await self._client.scheduler.identity()
+        except OSError as error:  # the scheduler is gone, or the client closes
+            logger.info("the scheduler does not tell its workers: %s", error)
+            return
+        finally:
+            self._asked_s = time.monotonic()
         with self._lock:
             absent = self._workers.leaving.keys() | self._workers.unfit
             self._workers.places = {
@@ -237,14 +305,16 @@ class DaskPool(EnginePool):
         return min([n_threads, *(int(has.get(name, 0) / n) for name, n in self._resources.items())])
 
     def _check_end(self, key: str, future: Future) -> None:
-        """Handles a task that Dask ended: it failed outside its code, or the scheduler is gone."""
+        """Handles a task that failed outside its code, was cancelled, or lost its scheduler."""
         if future.status == "finished":
             return
         error = future.exception() if future.status == "error" else None
         with self._lock:
             if (task := self._tasks.get(key)) is None:
                 return
-            if error is None:
+            if error is None and self._client.status == "running":
+                self._lose(key, "another client of the cluster has cancelled its task", counts=False)
+            elif error is None:
                 self._fail(self._scheduler_lost())
             elif isinstance(error, KilledWorker):
                 self._lose(key, f"its workers were lost, one after another: {error}", counts=True)

@@ -39,12 +39,6 @@ class WorkerSession(EngineSession):
         """Tells the driver."""
         self._worker.log_event(self._topic, packed((key, self._worker.address, message)))
 
-    @property
-    def index(self) -> int:
-        """The worker's number among those of its machine, which chooses its GPUs."""
-        name = self._worker.name
-        return name if isinstance(name, int) else 0
-
     def _watch(self) -> None:
         """Ends trials that no driver wants any more, and processes that are idle for long."""
         quiet_since_s = time.monotonic()
@@ -59,7 +53,7 @@ class WorkerSession(EngineSession):
             with self._lock:
                 over = [engine for since_s, engine in self._idle if now_s - since_s > IDLE_S]
                 self._idle = [entry for entry in self._idle if entry[1] not in over]
-                quiet_since_s = now_s if self._tasks or self._idle else quiet_since_s
+                quiet_since_s = now_s if self._tasks or self._beginning or self._idle else quiet_since_s
                 self.is_closed = self.is_closed or now_s - quiet_since_s > IDLE_S
             for engine in over:
                 engine.close()
@@ -114,8 +108,28 @@ def _forget(session: WorkerSession) -> None:
             del _sessions[place]
 
 
+RUN_TASK = """
+from distributed import get_worker
+try:
+    from nas.executors.dask_worker import run_task
+    from nas.executors.engine_worker import unpacked
+    order = unpacked(order)
+except Exception as error:
+    import pickle, sys
+    worker = get_worker()
+    worker.log_event(topic, pickle.dumps((key, worker.address, f"{type(error).__name__}: {error} ({sys.executable})")))
+else:
+    run_task(topic, key, order)
+"""
+"""The body of a task, as source.
+
+Dask's worker ends without a word if a task is a function of a module that it does not have. With this source, a worker
+that can't import Heirloom answers by a text.
+"""
+
+
 def run_task(topic: str, key: str, order: PackedOrder) -> None:
-    """Runs one order of a driver; the body of a task."""
+    """Runs one order of a driver."""
     worker = get_worker()
     with _lock:
         session = _sessions.get((topic, worker.address))

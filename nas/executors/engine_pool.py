@@ -22,6 +22,7 @@ from nas.executors.events import (
     ExtraResult,
     Finished,
     JobLeftWorker,
+    Notice,
     Reported,
     Started,
     StopKind,
@@ -130,9 +131,8 @@ class EnginePool(WorkerPool):
         self._tasks: dict[str, EngineTask] = {}
         self._homeless: dict[int, Callable[[Event], None]] = {}
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
-        self._n_ahead = 0
-        """Tasks to start even if no worker has a place for them."""
-        self._n_unfit = 0
+        self._unfit: set[str] = set()
+        """Workers in a row that can't run trials. Each thread of one may say so."""
         self._id = secrets.token_hex(4)  # several drivers may use one engine
         self._n_submitted = 0
         self._shown = (-1, "")
@@ -146,6 +146,21 @@ class EnginePool(WorkerPool):
     @abstractmethod
     def _n_places(self) -> int:
         """The number of tasks that the engine's workers may run at a time."""
+
+    @property
+    def _n_workers(self) -> int:
+        """The number of workers that have places."""
+        return self._n_places
+
+    @property
+    def _n_ahead(self) -> int:
+        """The number of tasks to start even if no worker has a place for them."""
+        return 0
+
+    @property
+    def _shortage(self) -> str:
+        """The reason why workers have no places, for the line that says what trials wait for."""
+        return ""
 
     @abstractmethod
     def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
@@ -304,10 +319,10 @@ class EnginePool(WorkerPool):
             case Taken():
                 task.worker = worker
             case Started() | Reported():
-                self._n_unfit = 0
+                self._unfit.clear()
                 if order is not None:
                     order.post(self._answerable(key, message))
-            case ExtraResult():
+            case ExtraResult() | Notice():
                 task.post(message)
             case Finished(trial=trial):
                 self._end_order(key, task, trial)
@@ -344,22 +359,23 @@ class EnginePool(WorkerPool):
             return event
         return replace(event, answer=lambda stop: self._tell(key, "decide", event.trial, event.step, stop))
 
-    def _drop_unfit(self, key: str, worker: Any, message: WorkerUnfit) -> None:
+    def _drop_unfit(self, key: str | None, worker: Any, message: WorkerUnfit) -> None:
         """Lets a worker go that can't run trials; too many of them end the search."""
-        self._n_unfit += 1
+        self._unfit.add(str(worker))
         self._exclude(worker)
-        if self._n_unfit >= MAX_UNFIT or (not self._may_grow and not self._n_places):
+        if len(self._unfit) >= MAX_UNFIT or (not self._may_grow and not self._n_places):
             self._fail(self._unfit_error(worker, message))
             return
         self._display.note(f"worker {worker} leaves, because it can't run trials: {message.error}")
         self._retire(worker)
-        self._lose(key, f"its worker {worker} can't run trials: {message.error}", counts=False)
+        if key is not None:
+            self._lose(key, f"its worker {worker} can't run trials: {message.error}", counts=False)
 
     def _unfit_error(self, worker: Any, message: WorkerUnfit) -> HeirloomError:
         if message.is_mistake:
-            return ConfigurationError(message.error)
+            return ConfigurationError(f"worker {worker} can't run trials: {message.error}")
         return SearchFailedError(
-            f"{self._n_unfit} workers in turn can't run trials; the last, {worker}: {message.error}"
+            f"{len(self._unfit)} workers in turn can't run trials; the last, {worker}: {message.error}"
         )
 
     # ---- what nobody tells
@@ -373,8 +389,10 @@ class EnginePool(WorkerPool):
 
     def _show_workers(self) -> None:
         n, orders = self._n_places, len(self._queue) + len(self._tasks)
-        here = f"{n} worker{'s' * (n != 1)} for {self._slots} slot{'s' * (self._slots != 1)}"
-        wait = f"workers: {here}" if orders and not n else ""
+        room = f" with room for {n} trials" if n != self._n_workers else ""
+        workers = f"{self._n_workers} worker{'s' * (self._n_workers != 1)}{room}"
+        here = f"{workers} for {self._slots} slot{'s' * (self._slots != 1)}"
+        wait = f"workers: {here}{self._shortage}" if orders and not n else ""
         if n != self._shown[0] and (n or self._shown[0] > 0):
             self._display.note(here)
         if wait != self._shown[1]:

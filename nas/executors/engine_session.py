@@ -13,7 +13,7 @@ from typing import Any
 from nas.core.errors import ActionError
 from nas.core.trial import Trial
 from nas.executors.engine_worker import EngineSpec, EngineWorker, PackedOrder, WorkerUnfit
-from nas.executors.events import Action, Event, Finished, JobLeftWorker, StopKind, TrialRequested
+from nas.executors.events import Action, Event, Finished, JobLeftWorker, StopKind, TrialLost, TrialRequested
 from nas.executors.pool import WorkerLostError
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
@@ -80,17 +80,15 @@ class EngineSession(ABC):
         self._tasks: dict[str, Task] = {}
         self._idle: list[tuple[float, EngineWorker]] = []
         """Warm processes with the time since which they are idle."""
+        self._beginning: set[str] = set()
+        """Keys of tasks whose process is not there yet."""
         self._departure: str | None = None
+        self._why_closed = "its session on the worker has ended"
         self.is_closed = False
 
     @abstractmethod
     def send(self, key: str | None, message: Message) -> None:
         """Tells the driver; without a key, about the whole worker."""
-
-    @property
-    def index(self) -> int:
-        """The worker's number among those of its machine, which chooses its GPUs."""
-        return 0
 
     def obey(self, method: str, *arguments: Any) -> None:
         """Calls a method of this session on a thread of its own."""
@@ -104,6 +102,9 @@ class EngineSession(ABC):
             task = self._begin(key, spec)
         except Exception as error:
             self.send(key, WorkerUnfit.of(error))
+            return
+        if task is None:
+            self.send(key, _lost(content, self._why_closed))
             return
         try:
             match content:
@@ -120,9 +121,13 @@ class EngineSession(ABC):
             self._end(key, task)
 
     def run_next(self, key: str, assignment: Assignment) -> None:
-        """Gives a job that waits on this worker its next trial."""
+        """Gives a job its next trial, which is lost if the job has left meanwhile."""
         if (task := self._tasks.get(key)) is not None:
-            self._attempt(key, task, assignment)
+            with task.attempt:
+                if not task.ended.is_set():
+                    self._attempt(key, task, assignment)
+                    return
+        self.send(key, _lost(assignment, "its job had left the worker"))
 
     def stop(self, key: str, trial: Trial, kind: StopKind) -> None:
         """Asks an attempt to end."""
@@ -150,7 +155,7 @@ class EngineSession(ABC):
     def close(self, why: str = "the driver has ended the session") -> None:
         """Ends all trials and processes of this driver here."""
         with self._lock:
-            self.is_closed = True
+            self.is_closed, self._why_closed = True, why
             tasks, idle, self._idle = list(self._tasks.values()), self._idle, []
         for task in tasks:
             task.engine.leave(why)
@@ -158,13 +163,22 @@ class EngineSession(ABC):
         for _, engine in idle:
             engine.close()
 
-    def _begin(self, key: str, spec: EngineSpec) -> Task:
+    def _begin(self, key: str, spec: EngineSpec) -> Task | None:
+        """Returns a task with a process; None: the session was closed meanwhile."""
         with self._lock:
+            self._beginning.add(key)
             engine = self._idle.pop()[1] if self._idle else None
-        task = Task(engine or EngineWorker(spec, index=self.index))
-        with self._lock:
-            self._tasks[key] = task
-        return task
+        try:
+            task = Task(engine or EngineWorker(spec))
+            with self._lock:
+                if not self.is_closed:
+                    self._tasks[key] = task
+                    return task
+        finally:
+            with self._lock:
+                self._beginning.discard(key)
+        task.engine.close()
+        return None
 
     def _end(self, key: str, task: Task) -> None:
         with self._lock:
@@ -186,10 +200,20 @@ class EngineSession(ABC):
         def post(event: Event | WorkerUnfit) -> None:
             with task.attempt if isinstance(event, TrialRequested | JobLeftWorker) else nullcontext():
                 self.send(key, event)
-            if isinstance(event, JobLeftWorker | WorkerUnfit):
-                task.ended.set()
+                if isinstance(event, JobLeftWorker | WorkerUnfit):
+                    task.ended.set()
 
         return post
+
+
+def _lost(content: Assignment | JobStart | Call, why: str) -> Message:
+    """Returns the message of an order that never began; it does not count as an attempt."""
+    match content:
+        case JobStart(job=job):
+            return JobLeftWorker(job, lost=why, counts=False)
+        case Assignment(trial=trial):
+            return TrialLost(trial.job, trial.number, why, counts=False)
+    return TrialLost(0, content.subject.number, why, counts=False)  # the driver calls again
 
 
 def _answer(engine: EngineWorker, call: Call) -> Message:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError
@@ -30,6 +31,7 @@ from nas.executors.events import (
     StopKind,
     TrialLost,
 )
+from nas.executors.number_claim import NumberClaim
 from nas.executors.pool import resume_job, run_attempt
 from nas.executors.process_pool import ProcessPool
 from nas.executors.worker_process import END_TIMEOUT_S
@@ -51,12 +53,14 @@ class EngineSpec:
         runtime: Its storage options and the password in its URL are left out. ``device="auto"``: by the worker.
         trial_timeout_s: A trial that runs longer is killed and FAILED.
         gpus: The driver's GPUs, if all workers are on its machine. Empty: each uses the first that it sees.
+        claims: A folder in which the processes of these workers claim GPUs. Empty: all use the first ones.
         folder: The driver's working folder, whose modules workers find if they have it.
     """
 
     runtime: RuntimeSpec
     trial_timeout_s: float | None = None
     gpus: tuple[int, ...] = ()
+    claims: str = ""
     folder: str = field(default_factory=os.getcwd)
 
     def __post_init__(self) -> None:
@@ -80,6 +84,12 @@ class WorkerUnfit:
     def of(cls, error: BaseException) -> WorkerUnfit:
         """Returns the event for an error outside the problem's code."""
         return cls(str(error) or type(error).__name__, isinstance(error, ConfigurationError))
+
+    @classmethod
+    def without_heirloom(cls, why: str) -> WorkerUnfit:
+        """Returns the event for a worker that can't import Heirloom."""
+        wanted = ", ".join(f"{name} {version}" for name, version in versions().items())
+        return cls(f"it can't import Heirloom: {why}. Install the driver's packages there: {wanted}", is_mistake=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +178,12 @@ def _device(wanted: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _own_gpus(runtime: RuntimeSpec, gpus: tuple[int, ...], index: int) -> tuple[int, ...]:
-    """Returns the GPUs of worker ``index``, of those that this process sees."""
+def _own_gpus(runtime: RuntimeSpec, gpus: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Returns the GPUs of the process with this number, of those that the worker sees."""
     if runtime.device != "cuda":
         return ()
     shown = gpus or range(math.ceil(runtime.gpus_per_trial))
-    return tuple(gpus_of_slot(shown, index if gpus else 0, runtime.gpus_per_trial))
+    return tuple(gpus_of_slot(shown, number, runtime.gpus_per_trial))
 
 
 class EngineWorker:
@@ -181,18 +191,18 @@ class EngineWorker:
 
     Args:
         spec: The settings.
-        index: The worker's number among those of its machine, which chooses its GPU.
 
     Raises:
         ConfigurationError: this worker's environment does not open the search.
     """
 
-    def __init__(self, spec: EngineSpec, *, index: int = 0) -> None:
+    def __init__(self, spec: EngineSpec) -> None:
         if os.path.isdir(spec.folder) and spec.folder not in sys.path:
             sys.path.append(spec.folder)
         self._runtime = local_runtime(spec.runtime, os.environ)
         self._records = Records(open_root(self._runtime.url, self._runtime.options))
-        gpus = _own_gpus(self._runtime, spec.gpus, index)
+        self._claim = NumberClaim(Path(spec.claims)) if spec.claims else None
+        gpus = _own_gpus(self._runtime, spec.gpus, self._claim.number if self._claim else 0)
         self._pool = ProcessPool(self._runtime, 1, gpus=gpus, trial_timeout_s=spec.trial_timeout_s)
         self._lock = threading.Lock()
         """Held while a thread uses the process; a job may leave before its last trial returns."""
@@ -268,6 +278,8 @@ class EngineWorker:
         """Ends the process. Any thread may call it, repeatedly."""
         with self._close_lock:
             self._pool.close(END_TIMEOUT_S)  # one after another, and a batch system waits for them
+            if self._claim is not None:
+                self._claim.release()
 
     def _check_records(self, number: int) -> None:
         """Raises if this worker does not see what the driver wrote before it ordered the trial."""

@@ -217,6 +217,7 @@ class _JobThread:
                 self._results.put(error)
         self._put_log()
         self.has_ended = True
+        self._results.put(None)  # for a trial that came while the job left, as the session ended
         self._post(left)
 
     def _put_log(self) -> None:

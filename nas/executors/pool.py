@@ -116,6 +116,6 @@ def resume_job(pool: WorkerPool, job_start: JobStart, post: Callable[[Event], No
     try:
         pool.resume(job_start, post)
     except WorkerLostError as error:
-        post(JobLeftWorker(job_start.job, lost=str(error)))
+        post(JobLeftWorker(job_start.job, lost=str(error), counts=error.counts))
     except BaseException as error:
         post(ExecutorFailed(error, job_start.job))

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot
 from nas.core.trial import Trial
+from nas.executors.driver_folder import DriverFolder
 from nas.executors.events import Action, Event, StopKind
-from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerPool
 from nas.executors.worker_process import WorkerProcess
 from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
@@ -30,9 +31,20 @@ def visible_gpus(indices: Sequence[int], environment: Mapping[str, str]) -> str:
     """Returns the ``CUDA_VISIBLE_DEVICES`` by which a worker sees only these GPUs of this process.
 
     Slurm and containers set the variable. Torch then counts within its list, which may hold other numbers, or UUIDs.
+
+    Raises:
+        ConfigurationError: the variable lists fewer GPUs.
     """
-    listed = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return ",".join(listed[index] if index < len(listed) else str(index) for index in indices)
+    value = environment.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return ",".join(map(str, indices))
+    listed = [name.strip() for name in value.split(",") if name.strip()]
+    if (n := max(indices) + 1) > len(listed):
+        raise ConfigurationError(
+            f"CUDA_VISIBLE_DEVICES={value}: must list at least {n} GPU{'s' * (n > 1)} here. "
+            "Give the worker more GPUs, or lower gpus_per_trial."
+        )
+    return ",".join(listed[index] for index in indices)
 
 
 class ProcessPool(WorkerPool):
@@ -54,7 +66,7 @@ class ProcessPool(WorkerPool):
         self, spec: RuntimeSpec, slots: int, *, gpus: tuple[int, ...] = (), trial_timeout_s: float | None = None
     ) -> None:
         self._timeout_s = trial_timeout_s
-        self._logs = LogFolder()
+        self._logs = DriverFolder()
         self._workers: list[WorkerProcess] = []
         for slot in range(slots):
             threads = str(spec.n_threads)

@@ -5,7 +5,8 @@ So the search has a process of its own. This one ends with the pipe to it, with 
 
 The pool sends tuples: ``("start", worker)``, ``("order", worker, bytes)``, ``("end", worker)`` and ``("close",)``. It
 gets back ``("connected", resources)`` or ``("failed", kind, error)`` first, then ``("message", worker, bytes)`` and
-``("lost", worker, why, counts)``. Workers are numbers; what the bytes hold is for the pool and ``RayWorker``.
+``("lost", worker, why, counts)``. Workers are numbers; what the bytes hold is for the pool and ``RayWorker``. A worker
+that can't import Heirloom sends its host, its process and the error instead of bytes.
 """
 
 from __future__ import annotations
@@ -131,12 +132,20 @@ def _actor_class() -> Any:
             sys.path[:] = [entry for entry in path if os.path.exists(entry) or not os.path.isabs(entry)] + own
             if os.path.isdir(folder):
                 os.chdir(folder)
-            from nas.executors.ray_worker import RayWorker
+            try:
+                from nas.executors.ray_worker import RayWorker
+            except Exception as error:
+                self._why = f"{type(error).__name__}: {error} ({sys.executable})"
+            else:
+                self._worker = RayWorker()
 
-            self._worker = RayWorker()
+        def messages(self) -> Iterator[bytes | tuple[str, int, str]]:
+            import os
 
-        def messages(self) -> Iterator[bytes]:
-            yield from self._worker.messages()
+            if hasattr(self, "_worker"):
+                yield from self._worker.messages()
+            else:
+                yield os.uname().nodename, os.getpid(), self._why
 
         def order(self, content: bytes) -> None:
             self._worker.order(content)

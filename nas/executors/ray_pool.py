@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError, ServerError
+from nas.executors.driver_folder import DriverFolder
 from nas.executors.engine_pool import CLOSED, Display, EnginePool, EngineTask
 from nas.executors.engine_session import WorkerLeaves
-from nas.executors.engine_worker import EngineSpec, PackedOrder, packed, unpacked
-from nas.executors.log_folder import LogFolder
+from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit, packed, unpacked
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import visible_gpus
 from nas.executors.ray_driver import RayStart
@@ -97,7 +97,7 @@ class RayPool(EnginePool):
         self._workers: dict[int, _Worker] = {}
         self._n_started = 0
         self._n_lost_at_start = 0
-        self._folder = LogFolder(_short_folder())
+        self._folder = DriverFolder(_short_folder())
         self._link = _Link(self._receive, self._folder.path / "ray.log", self._environment())
         self._link.send(list(sys.path), self._ray_start())
         self._watcher.start()
@@ -124,9 +124,16 @@ class RayPool(EnginePool):
     def _n_places(self) -> int:
         return sum(worker.is_ready for worker in self._workers.values())
 
+    @property
+    def _shortage(self) -> str:
+        runtime = self._spec.runtime
+        gpus = f", {runtime.gpus_per_trial:g} GPU" if runtime.device == "cuda" else ""
+        return "" if self._cluster.address is None else f"; each takes {runtime.n_threads} CPU{gpus} of the cluster"
+
     def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
         number = next(n for n, worker in self._workers.items() if worker.is_ready and worker.task is None)
         self._workers[number].task = key
+        task.worker = self._workers[number]  # it begins at once: only a stop ends it
         self._link.send(("order", number, packed(("run", (key, order)))))
 
     def _tell(self, key: str, method: str, *arguments: Any) -> None:
@@ -158,6 +165,8 @@ class RayPool(EnginePool):
                     self._connect(resources)
                 case "failed", kind, text:
                     self._fail(self._failed(kind, text))
+                case "message", number, (host, pid, why):
+                    self._refuse(number, f"{host} (pid {pid})", why)
                 case "message", number, content:
                     self._take(number, *unpacked(content))
                 case "lost", number, why, counts:
@@ -188,6 +197,12 @@ class RayPool(EnginePool):
                 worker.leaves, worker.is_ready = why, False
             case _ if key is not None and (task := self._tasks.get(key)) is not None:
                 self._handle(key, task, worker, message)
+
+    def _refuse(self, number: int, name: str, why: str) -> None:
+        """Lets a worker go that can't import Heirloom."""
+        if (worker := self._workers.get(number)) is not None:
+            worker.name = name
+            self._drop_unfit(None, worker, WorkerUnfit.without_heirloom(why))
 
     def _lose_worker(self, number: int, why: str, counts: bool) -> None:
         """Replaces a worker that was lost or has left."""

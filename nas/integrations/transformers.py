@@ -27,8 +27,8 @@ class TransformersTrialCallback(TrainerCallback):
         trainer = Trainer(model, arguments, callbacks=[callback], ...)
         trainer.train(resume_from_checkpoint=callback.checkpoint)
 
-    After each evaluation it reports. If the trial should end, ``train`` raises ``TrialStopped``, and the weights are
-    saved before. They are saved when ``train`` ends, too.
+    After each evaluation within ``train`` it reports. If the trial should end, ``train`` raises ``TrialStopped``, and
+    the weights are saved before. They are saved when ``train`` ends, too.
 
     Args:
         run: The trial.
@@ -39,6 +39,11 @@ class TransformersTrialCallback(TrainerCallback):
         self._run = run
         self._metrics = dict(metrics)
         self._resumed = ResumedTraining(run)
+        self._is_training = False
+        self._has_reported = False
+        self._step = 0
+        self._values: dict[str, float] = {}  # of the evaluations after this step
+        self._names: dict[str, None] = {}  # that evaluations had, in order
 
     @property
     def checkpoint(self) -> str | None:
@@ -60,6 +65,7 @@ class TransformersTrialCallback(TrainerCallback):
         Raises:
             ConfigurationError: several do; only this one has the trial.
         """
+        self._is_training = True
         if args.world_size > 1:
             raise ConfigurationError(
                 f"TrainingArguments: {args.world_size} processes train: must be 1, since a trial trains in one process."
@@ -72,18 +78,30 @@ class TransformersTrialCallback(TrainerCallback):
         self._resumed.close()
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Reports.
+        """Reports what an evaluation within ``train`` found.
+
+        Metrics of several data sets, each with an evaluation of its own, are one report.
 
         Raises:
             TrialStopped: the trial should end.
         """
+        if not self._is_training:
+            return
         found = kwargs["metrics"]
-        if missing := [name for name in self._metrics.values() if name not in found]:
-            raise ConfigurationError(f"metrics={missing[0]}: must be a metric of the evaluation: {', '.join(found)}.")
+        self._names.update(dict.fromkeys(found))
+        self._values = self._values if self._step == state.global_step else {}
+        self._step = state.global_step
+        known = {metric: found[name] for metric, name in self._metrics.items() if name in found}
+        self._values |= known
+        if known and self._values.keys() == self._metrics.keys():
+            self._report(kwargs["model"])
+
+    def _report(self, model: torch.nn.Module) -> None:
+        self._has_reported = True
         try:
-            self._run.report(state.global_step, **{metric: found[name] for metric, name in self._metrics.items()})
+            self._run.report(self._step, **self._values)
         except BaseException:
-            self._run.save(kwargs["model"])
+            self._run.save(model)
             raise
 
     def on_epoch_begin(
@@ -96,7 +114,16 @@ class TransformersTrialCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Saves the weights."""
+        """Saves the weights.
+
+        Raises:
+            ConfigurationError: no evaluation had the metrics.
+        """
+        self._is_training = False
+        missing = [name for name in self._metrics.values() if name not in self._names]
+        if missing and self._names and not self._has_reported:
+            names = ", ".join(self._names)
+            raise ConfigurationError(f"metrics={missing[0]}: must be a metric of the evaluation: {names}.")
         self._run.save(kwargs["model"])
 
 

@@ -39,7 +39,7 @@ from nas.storage.remote_file import check_file
 from nas.supernets.method import Method
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.operations import Operations
-from nas.supernets.paths import N_PANEL, ListedPaths, PathSampler, UniformPaths
+from nas.supernets.paths import N_PANEL, ListedPaths, UniformPaths, path_metrics
 from nas.supernets.statistics import recalibrate
 from nas.supernets.training import PathTraining, train_epoch
 from nas.training.precision import checked_precision
@@ -210,11 +210,7 @@ class CellsProblem(ImageProblem):
         network = self.build_for(run).to(run.device)
         if (epoch := epoch_of(run.point)) is not None:
             return self._train_epoch(run, network, (train, validation), epoch)
-        n_batches = self.recipe.n_batches(len(train))
-        unit = n_batches if run.fidelity is None else 1  # steps: a fidelity may be less than an epoch
-        full, early = (n * n_batches // unit for n in (self.recipe.n_epochs, self.recipe.n_epochs_early))
-        n_steps = unit * run.epochs(full=full, early=early)
-        start = self._start(run, network)
+        n_steps, start = self._n_steps(run, len(train)), self._start(run, network)
         return self._fitted(run, network, (train, validation), n_steps=n_steps, start=start)
 
     def _train_epoch(
@@ -237,7 +233,8 @@ class CellsProblem(ImageProblem):
             run.inherit(network, rules=self.rules)
             run.inherit_optimizer(optimizer, network)
         batches = self._schedule.batches(train, self.recipe, optimizer, epoch=epoch, seed=run.seed)
-        paths, counted = self._paths(run), count(n_done + 1)
+        listed = ListedPaths.of_derivation(self.space, run.derivation)  # by the tuner; else they are random
+        paths, counted = listed or UniformPaths(self.space, run.seed), count(n_done + 1)
         train_epoch(
             network,
             islice(batches, n_done, None),
@@ -247,11 +244,8 @@ class CellsProblem(ImageProblem):
             after_step=lambda: run.save_resume_point(next(counted), network, optimizer),
         )
         run.save({**network.state_dict(), **optimizer_tensors(optimizer, network)})
-        return self._panel_scores(network, validation)
-
-    def _paths(self, run: TrialRun) -> PathSampler:
-        """Returns the paths that the tuner listed, or random ones."""
-        return ListedPaths.of_derivation(self.space, run.derivation) or UniformPaths(self.space, run.seed)
+        found = {} if listed is None else path_metrics(listed.points)
+        return {**self._panel_scores(network, validation), **found}
 
     def _panel_scores(self, network: nn.Module, validation: Images) -> dict[str, float]:
         """Returns the mean scores of the panel's cells."""

@@ -33,6 +33,7 @@ from nas.executors.events import (
     Proposed,
     ProxiesComputed,
     Reported,
+    Started,
     StopRequested,
     TrialLost,
     TrialRequested,
@@ -476,11 +477,11 @@ class SearchController:
             if not self._has_time_to_start(stage, trial):
                 continue
             self._waiting.remove(number)
-            self._submit(trial, slot, n_slots)
+            self._submit(stage, trial, slot, n_slots)
         if n_without_slot:
             self._jobs.free_slots(n_without_slot)
 
-    def _submit(self, trial: Trial, slot: int, n_slots: int) -> None:
+    def _submit(self, stage: Stage, trial: Trial, slot: int, n_slots: int) -> None:
         if self._crash_tracker.must_fail(trial.number):
             attempted = replace(trial, attempt=self._attempts[trial.number])
             self._fail(attempted, Reason.LOST, self._crash_tracker.error(trial.number))
@@ -502,7 +503,10 @@ class SearchController:
         assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
         self._enforcer.start_trial(trial)
-        self._executor.submit(replace(assignment, n_slots=n_slots))
+        is_shortened = not is_search and trial.proposal.fidelity is not None
+        left_s = self._enforcer.training_left_s(stage) if is_shortened else None
+        train_until = None if left_s is None else time.time() + left_s
+        self._executor.submit(replace(assignment, n_slots=n_slots, train_until=train_until))
 
     def _fail(self, trial: Trial, reason: Reason, error: str) -> None:
         self._add_foreign_result(self._records.commit(trial.fail(reason, error).finish(time.time())))
@@ -539,6 +543,8 @@ class SearchController:
 
     def _handle(self, event: Event | None) -> None:
         match event:
+            case Started(trial=number):
+                self._enforcer.begin_trial(number)
             case Reported():
                 self._handle_report(event)
             case Finished(trial=trial):

@@ -312,6 +312,10 @@ def compared(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**identity, "metrics": ", ".join(metrics)}
 
 
+_REPORT_PARAMETERS = frozenset({"self", "step"})
+"""``run.report`` takes metrics as keywords."""
+
+
 def _check_declared(problem: Problem, target: str) -> None:
     """Checks the types of ``metrics``, ``space`` and ``policies``.
 
@@ -326,6 +330,11 @@ def _check_declared(problem: Problem, target: str) -> None:
         raise ConfigurationError(
             f"problem {target}: metrics={short_repr(metrics)}: must be a tuple of nas.Metric. "
             'Write metrics = (Metric("accuracy"),)'
+        )
+    if taken := _REPORT_PARAMETERS & {metric.name for metric in metrics}:
+        raise ConfigurationError(
+            f"problem {target}: metrics: must have no name of a parameter of run.report ({', '.join(sorted(taken))}). "
+            "Choose another name"
         )
     if not isinstance(problem.space, Space):
         raise ConfigurationError(

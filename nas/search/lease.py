@@ -245,7 +245,7 @@ def _watch_heartbeat(records: Records, number: int, timeout_s: float) -> Iterato
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:
     return SearchBusyError(
         f"the search in {records.files.url} is driven by pid {last['pid']} on {last['host']} "
-        f"(last heartbeat {max(0.0, age_s):.0f} s ago). Wait for it, stop it, or add takeover=true"
+        f"(last heartbeat {max(0.0, age_s):.0f} s ago). Wait for it or stop it; a command can add takeover=true"
     )
 
 

@@ -67,6 +67,23 @@ class Summary:
     best: dict[str, Any] | None
 
 
+def _check_log_dir(log_dir: str | os.PathLike[str], records: Records) -> None:
+    """Checks that the search's folder of loggers is outside the search's records.
+
+    Raises:
+        ConfigurationError: it is inside.
+    """
+    if (stored := records.files.local_path("search.json")) is None:
+        return
+    folder = os.path.realpath(os.path.dirname(stored))
+    logs = os.path.realpath(os.path.join(log_dir, os.path.basename(folder)))
+    if os.path.commonpath([folder, logs]) == folder:
+        raise ConfigurationError(
+            f"log_dir={log_dir}: must be outside the storage, in which the search's folder holds its records only. "
+            "Name another."
+        )
+
+
 class SearchPipeline:
     """Runs the remaining work of a search on an executor.
 
@@ -114,6 +131,8 @@ class SearchPipeline:
             )
         if prepared.search.deterministic and budget.jobs is not None:
             raise ConfigurationError("budget.jobs must be unset with deterministic=true: each slot has its own jobs")
+        if log_dir != LOG_DIR:  # the default may be the root of a search without loggers
+            _check_log_dir(log_dir, records)
         self.prepared = prepared
         self.records = records
         self.budget = budget
@@ -410,6 +429,7 @@ class SearchPipeline:
         return None if first is None or n_trials is None else first.note(n_trials)
 
     def _info(self, session: int) -> SearchInfo:
+        _check_log_dir(self.log_dir, self.records)
         return SearchInfo(
             name=self.name,
             url=remove_passwords(self.records.files.url),

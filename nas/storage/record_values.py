@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -38,6 +39,8 @@ DonorId = Whole | Annotated[str, Meta(pattern=rf"\A{_DONOR}\Z")]
 DonorSource = Whole | Annotated[str, Meta(pattern=rf"\A(?:{_DONOR}|{'|'.join(DonorRule)})\Z")]
 """A donor, or a rule that chooses one."""
 
+_learned: set[object] = set()
+_LEARNING = threading.Lock()
 T = TypeVar("T")
 
 
@@ -47,10 +50,22 @@ def checked_as(kind: type[T], data: object) -> T:
     Raises:
         CorruptError: the data does not have this type. The message does not name the file.
     """
+    _learn(kind)
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half a character in a key
         raise CorruptError(_message(str(error), data)) from error
+
+
+def _learn(kind: object) -> None:
+    """Lets msgspec learn a type in one thread.
+
+    With msgspec 0.22 a second thread would use what is half learned, and crash.
+    """
+    if kind not in _learned:
+        with _LEARNING:
+            msgspec.json.Decoder(kind)
+        _learned.add(kind)
 
 
 def check_keys(found: object, data: object) -> None:

@@ -229,7 +229,8 @@ class Records:
             for fault in lineage_faults(trials, self._stage_names()):
                 raise fault.error(self.files.url)
             if any(trial.code is not None for trial in trials):
-                trials = self._marked_outdated(trials)
+                code = (self.newest_code_session() or {"code": {}})["code"]
+                trials = mark_outdated(trials, code_id(code.get("problem", {})))
         return trials, self._starts({t.number for t in trials if not t.is_finished})
 
     def _stage_names(self) -> tuple[str, ...] | None:
@@ -237,11 +238,6 @@ class Records:
         if self._stages is None and (header := self.header()) is not None:
             self._stages = tuple(stage["name"] for stage in header["identity"]["policy"])
         return self._stages
-
-    def _marked_outdated(self, trials: list[Trial]) -> list[Trial]:
-        """Returns the trials, those that did not run the newest session's code marked."""
-        newest = code_id((self.newest_code_session() or {"code": {}})["code"].get("problem", {}))
-        return [t if t.code in (None, newest) or newest is None else replace(t, outdated=True) for t in trials]
 
     def newest_code_session(self) -> dict[str, Any] | None:
         """Returns the record of the newest session that ran trials, with its code, or None."""
@@ -339,6 +335,14 @@ class Records:
     def _text(self, path: str) -> str | None:
         data = self.files.read_if_present(path)
         return None if data is None else data.decode(errors="replace")
+
+
+def mark_outdated(trials: list[Trial], newest: str | None) -> list[Trial]:
+    """Returns the trials, marked if they ran other code than the newest (None: unknown)."""
+    if newest is None:
+        return trials
+    is_old = [trial.code not in (None, newest) for trial in trials]
+    return [t if t.outdated == old else replace(t, outdated=old) for t, old in zip(trials, is_old, strict=True)]
 
 
 def _number_in(digits: str) -> int:

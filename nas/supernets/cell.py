@@ -112,8 +112,14 @@ class ConcatCell(SearchableModule):
         self.edges = nn.ModuleDict(choices)
 
     def decisions(self) -> dict[str, Parameter]:
-        """Returns none: the decisions are those of the edges and of their inputs."""
-        return {}
+        """Returns those of its choices, node by node: the inputs, then the edges."""
+        found: dict[str, Parameter] = {}
+        for target in self._targets:
+            edges = (self.edges[self._labels[source, target]] for source in range(target))
+            for choice in (self.inputs[str(target)], *edges):
+                assert isinstance(choice, SearchableModule)
+                found |= choice.decisions()
+        return found
 
     def select(self, point: Point) -> None:
         """Selects nothing: the edges and their inputs do."""

@@ -28,7 +28,8 @@ class LayerChoice(SearchableModule):
 
     Args:
         options: The layers by name, of the same input and output shapes.
-        label: The name of the decision. Choices with the same label take the same option.
+        label: The name of the decision. Choices with the same label take the same option. Labels of all pairs of nodes,
+            as ``op_0_1``, ``op_0_2`` and ``op_1_2``, are edges of a cell (`nas.supernets.connectivity`).
     """
 
     def __init__(self, options: Mapping[str, nn.Module], label: str) -> None:

@@ -13,6 +13,7 @@ NONE = "none"
 Edge: TypeAlias = tuple[int, int]
 """Source and target, as indices of nodes."""
 _EDGE = re.compile(r"(.*)_(\d{1,3})_(\d{1,3})")
+_INPUTS = re.compile(r"(.*)_inputs_\d{1,3}")
 
 
 def live_edges(edges: Iterable[Edge], n_nodes: int) -> list[Edge]:
@@ -33,24 +34,21 @@ def live_edges(edges: Iterable[Edge], n_nodes: int) -> list[Edge]:
     return [(source, target) for source, target in kept if source in reached and target in used]
 
 
-def live_labels(point: Point) -> set[str]:
-    """Returns the names of a point's edges that their cells' outputs depend on.
-
-    Edges have names such as ``op_0_2``, from node 0 to node 2. A cell has all edges of its nodes, and the names of its
-    edges begin alike. Cells with a choice of inputs are none of these.
-    """
-    return {f"{cell}_{i}_{j}" for cell, edges in _cells(point).items() for i, j in _live(point, cell, edges)}
-
-
 def has_layer(point: Point, name: str) -> bool:
     """Returns whether a network has a decision's layer; not if its node chooses other inputs."""
-    match = _EDGE.fullmatch(name)
-    chosen = None if match is None else point.get(f"{match[1]}_inputs_{match[3]}")
-    return match is None or chosen is None or int(match[2]) in (chosen if isinstance(chosen, list) else [chosen])
+    if (match := _EDGE.fullmatch(name)) is None:
+        return True
+    source, target, chosen = int(match[2]), int(match[3]), point.get(f"{match[1]}_inputs_{match[3]}")
+    inputs = chosen if isinstance(chosen, list) else [chosen]
+    return source in inputs or source >= target or not all(type(index) is int for index in inputs)
 
 
 def is_connected(point: Point) -> bool:
-    """Returns whether each cell has a live edge; true for a point without cells."""
+    """Returns whether each cell has a live edge; true for a point without cells.
+
+    Edges have names such as ``op_0_2``, from node 0 to node 2. A cell has three nodes or more and all their edges, and
+    the names of its edges begin alike. One such name alone is a layer, and cells with a choice of inputs are connected.
+    """
     return all(_live(point, cell, edges) for cell, edges in _cells(point).items())
 
 
@@ -66,15 +64,11 @@ def _cells(point: Point) -> dict[str, list[Edge]]:
     for name in point:
         if match := _EDGE.fullmatch(name):
             found.setdefault(match[1], []).append((int(match[2]), int(match[3])))
-    return {cell: edges for cell, edges in found.items() if _is_complete(edges) and not _has_inputs(point, cell)}
+    choosing = {match[1] for name in point if (match := _INPUTS.fullmatch(name))}
+    return {cell: edges for cell, edges in found.items() if cell not in choosing and _is_complete(edges)}
 
 
 def _is_complete(edges: list[Edge]) -> bool:
-    """Returns whether the edges are those from each node to all later ones."""
+    """Returns whether three nodes or more have all edges to later ones, and no others."""
     last = max(j for _, j in edges)
-    return last < len(edges) + 1 and set(edges) == {(i, j) for j in range(1, last + 1) for i in range(j)}
-
-
-def _has_inputs(point: Point, cell: str) -> bool:
-    """Returns whether the cell's nodes choose their inputs."""
-    return any(name.startswith(f"{cell}_inputs_") for name in point)
+    return 1 < last < len(edges) + 1 and set(edges) == {(i, j) for j in range(1, last + 1) for i in range(j)}

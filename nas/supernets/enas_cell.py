@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +45,13 @@ class EnasCell(SearchableModule):
         )
 
     def decisions(self) -> dict[str, Parameter]:
-        """Returns none: the decisions are those of the operations and of their inputs."""
-        return {}
+        """Returns those of its choices as in the paper: by node two inputs, then two operations."""
+        found: dict[str, Parameter] = {}
+        for target, choices, side in product(self._targets, (self.inputs, self.operations), "xy"):
+            choice = choices[f"{target}_{side}"]
+            assert isinstance(choice, SearchableModule)
+            found |= choice.decisions()
+        return found
 
     def select(self, point: Point) -> None:
         """Selects nothing: the operations and their inputs do."""

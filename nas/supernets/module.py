@@ -15,12 +15,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point
 from nas.core.validation import closest_names
 from nas.spaces.parameters.space import Parameter, ParameterSpace
+
+_HOOKS = tuple(name for name in vars(nn.Module()) if "_hook" in name)
+"""The attributes in which torch keeps a module's hooks."""
 
 
 class SearchableModule(nn.Module, ABC):
@@ -31,7 +34,10 @@ class SearchableModule(nn.Module, ABC):
 
     @abstractmethod
     def decisions(self) -> Mapping[str, Parameter]:
-        """Returns the values of each decision, by name; without those of modules inside."""
+        """Returns the values of each decision, by name.
+
+        Decisions of modules inside may be left out.
+        """
 
     @abstractmethod
     def select(self, point: Point) -> None:
@@ -87,7 +93,8 @@ def subnet(network: nn.Module, point: Point) -> nn.Module:
     """Returns a copy of the network in which each searchable module is its subnet.
 
     It computes what the network computes with ``select(network, point)``. The names in its ``state_dict`` are among
-    those of the network. Modules that share a parameter, such as a tied head, share it in the copy.
+    those of the network. Modules that share a parameter or a buffer, such as a tied head, share it in the copy. Hooks
+    are kept, also those of choices.
 
     Raises:
         PointError: the point lacks a decision, or has a value that is not allowed.
@@ -95,7 +102,7 @@ def subnet(network: nn.Module, point: Point) -> nn.Module:
     copies: dict[int, Any] = {}  # deepcopy takes what it finds here for copied already
     for module in _outside_choices(network):
         if isinstance(module, SearchableModule):
-            copies[id(module)] = module.subnet(point)
+            copies[id(module)] = _with_hooks(module.subnet(point), module)
         else:
             copies |= {id(hooks): OrderedDict() for hooks in vars(module).values() if _is_empty(hooks)}
     copied: nn.Module = copy.deepcopy(network, copies)
@@ -119,18 +126,37 @@ def value_of(point: Point, name: str) -> Any:
     return point[name]
 
 
+def _with_hooks(alone: nn.Module, module: SearchableModule) -> nn.Module:
+    """Returns a subnet with the hooks of its searchable module."""
+    for name in _HOOKS:
+        if isinstance(hooks := getattr(module, name), dict):
+            getattr(alone, name).update(hooks)
+        elif hooks is not None:  # whether backward hooks are full
+            setattr(alone, name, hooks)
+    return alone
+
+
 def _share(copied: nn.Module, network: nn.Module) -> None:
-    """Shares parameters of a subnet as the network does, if they have the same shape."""
+    """Shares tensors of a subnet as the network does, if they have the same shape."""
     owners: dict[int, list[str]] = {}
-    names = [name for name, _ in copied.named_parameters(remove_duplicate=False)]
-    for name in names if len(names) > 1 else ():  # most options have one parameter
-        owners.setdefault(id(network.get_parameter(name)), []).append(name)
+    tensors: dict[str, Tensor] = dict(copied.named_parameters(remove_duplicate=False))
+    tensors |= dict(copied.named_buffers(remove_duplicate=False))
+    for name in tensors if len(tensors) > 1 else ():  # most options have one tensor
+        if (source := _tensor(network, name)) is not None:
+            owners.setdefault(id(source), []).append(name)
     for first, *others in owners.values():
-        shared = copied.get_parameter(first)
         for name in others:
             module, _, own = name.rpartition(".")
-            if copied.get_parameter(name).shape == shared.shape:
-                setattr(copied.get_submodule(module), own, shared)
+            if tensors[name].shape == tensors[first].shape:
+                setattr(copied.get_submodule(module), own, tensors[first])
+
+
+def _tensor(network: nn.Module, name: str) -> object:
+    """Returns the tensor of this name, or None if the network has no such name."""
+    found: object = network
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _outside_choices(module: nn.Module) -> Iterator[nn.Module]:

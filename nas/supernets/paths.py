@@ -7,16 +7,21 @@ since they train nothing but the layers after them.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import log
+from statistics import fmean
 from typing import TypeAlias
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point
 from nas.core.validation import check_int
-from nas.spaces.domain import Domain, Numeric
+from nas.spaces.domain import Categorical, Domain, Numeric
 from nas.spaces.space import Space
 from nas.supernets.connectivity import is_connected
+from nas.supernets.method import n_nones, n_skips
 
 PathSampler: TypeAlias = Callable[[int], list[Point]]
 """Returns the points of a step, counted from 0."""
@@ -154,6 +159,29 @@ class ListedPaths:
         if isinstance(derivation, Mapping) and PATHS in derivation:
             return cls.of_answers(space, derivation[PATHS])
         return None
+
+
+def path_metrics(points: Sequence[Point]) -> dict[str, float]:
+    """Returns the mean skips and nones of points, and the entropy of a decision in nats."""
+    names = dict.fromkeys(chain.from_iterable(points))
+    answers = (Counter(repr(point.get(name)) for point in points) for name in names)  # of a list or an object too
+    shares = [[n / len(points) for n in counted.values()] for counted in answers]
+    return {
+        "skips": fmean(map(n_skips, points)),
+        "nones": fmean(map(n_nones, points)),
+        "entropy": fmean(-sum(share * log(share) for share in own) for own in shares),
+    }
+
+
+def option_share(space: Space, points: Sequence[Point], option: str) -> float:
+    """Returns the share of an option among the decisions of points that offer it, or 0."""
+    domains = [
+        (decision.domain, decision.answer)
+        for point in points
+        for decision in space.decisions(point)
+        if isinstance(decision.domain, Categorical) and repr(option) in decision.domain.labels
+    ]
+    return fmean(domain.labels[int(answer)] == repr(option) for domain, answer in domains) if domains else 0.0
 
 
 def draw(space: Space, rng: random.Random, accept: Callable[[Point], bool] = is_connected) -> Point:

@@ -6,6 +6,7 @@ on the same batches in the same order. A network that trains alone has its own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -118,15 +119,20 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     """Sets running statistics of a subnet to their mean over batches of training inputs.
 
     Batch-norm without running statistics gets them. The network then scores and exports single examples.
+
+    Raises:
+        ValueError: there is no batch.
     """
+    if (first := next(given := iter(batches), None)) is None:
+        raise ValueError("batches: must have at least one batch of training inputs. Give more")
     momenta = {norm: norm.momentum for norm in _norms(network)}
-    device = next(network.parameters()).device
+    like = next(network.parameters(), first)
     try:
         with _evaluation(network):
             for norm in momenta:
-                _track(norm, device)
+                _track(norm, like)
                 norm.training, norm.momentum = True, None  # the mean over all batches
-            for inputs in batches:
+            for inputs in itertools.chain([first], given):
                 network(inputs)
     finally:
         for norm, momentum in momenta.items():
@@ -168,11 +174,11 @@ def _norms(network: nn.Module) -> list[_BatchNorm]:
     return [module for module in network.modules() if isinstance(module, _BatchNorm)]
 
 
-def _track(norm: _BatchNorm, device: torch.device) -> None:
-    """Gives batch-norm new running statistics."""
+def _track(norm: _BatchNorm, like: Tensor) -> None:
+    """Gives batch-norm new running statistics, of the type and on the device of a tensor."""
     if norm.running_mean is None:
         norm.track_running_stats = True
-        norm.running_mean = torch.zeros(norm.num_features, device=device)
-        norm.running_var = torch.ones(norm.num_features, device=device)
-        norm.num_batches_tracked = torch.tensor(0, device=device)
+        norm.running_mean = like.new_zeros(norm.num_features)
+        norm.running_var = like.new_ones(norm.num_features)
+        norm.num_batches_tracked = torch.tensor(0, device=like.device)
     norm.reset_running_stats()

@@ -84,7 +84,7 @@ def train_step(
     """Makes one step by the mean gradient of all points. Returns the mean loss.
 
     Parameters that no point uses keep their values to the bit. They have no gradient, so the optimizer applies neither
-    momentum nor decay to them.
+    momentum nor decay to them. An elastic one changes as a whole by both, as in Once-for-all, whichever part is used.
     """
     optimizer.zero_grad(set_to_none=True)
     inputs, targets = batch

@@ -64,6 +64,7 @@ class Attempt:
             example_inputs=runtime.example_inputs,
             space=runtime.problem.space,
             log_dir=runtime.spec.log_dir,
+            train_until=assignment.train_until,
         )
 
     def begin(self) -> Trial | None:

@@ -20,17 +20,20 @@ _WITHOUT_VALUES = frozenset(
     }
 )
 """Operations that read the shape of their input only."""
+_NORMS = frozenset({_aten._native_batch_norm_legit_no_training, _aten.native_batch_norm, _aten.native_group_norm})
+"""Operations that take torch milliseconds on its meta device. The first output is like the input."""
 _RECURRENT = frozenset({_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input})
 """Layers that are counted as a whole. Taken apart, they are several operations a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One operation: its FLOPs, and the storages that it reads and writes."""
+    """One operation: its FLOPs, and the storages that it reads, writes, and overwrites as a whole."""
 
     flops: int
     reads: frozenset[int]
     writes: frozenset[int]
+    overwrites: frozenset[int]
 
 
 def count_flops(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[int, int]:
@@ -60,10 +63,12 @@ def _live(steps: Sequence[_Step], inputs: frozenset[int], outputs: frozenset[int
         if step.reads & reached:
             reached |= step.writes
             from_inputs.add(index)
+        else:
+            reached -= step.overwrites
     needed = set(outputs)
     for index in reversed(range(len(steps))):
         if steps[index].writes & needed:
-            needed |= steps[index].reads
+            needed = (needed - steps[index].overwrites) | steps[index].reads
             if index in from_inputs:
                 yield index
 
@@ -93,11 +98,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 parts = func.decompose(*args, **options)
             if parts is not NotImplemented:
                 return parts
-        out = func(*args, **options)
+        if packet in _NORMS and not torch.is_grad_enabled():
+            out = torch.empty_like(args[0]), args[0].new_empty(0), args[0].new_empty(0)
+        else:
+            out = func(*args, **options)
         count = _recurrent_flops if func in _RECURRENT else flop_registry.get(packet)
         flops = 0 if count is None else int(count(*args, **options, out_val=out))
         reads = frozenset[int]() if _ignores_values(packet, args) else self.ids((args, options))
-        self.steps.append(_Step(flops, reads, self.ids(out)))
+        overwrites = self.ids(out) if not reads and _is_whole(out) else frozenset[int]()
+        self.steps.append(_Step(flops, reads, self.ids(out), overwrites))
         return out
 
 
@@ -105,6 +114,11 @@ def _recurrent_flops(inputs: Tensor, _states: Any, parameters: Sequence[Tensor],
     """Returns the FLOPs of a recurrent layer: each step multiplies by each weight matrix."""
     n_steps = inputs.numel() // inputs.shape[-1]
     return 2 * n_steps * sum(tensor.numel() for tensor in parameters if tensor.dim() == 2)
+
+
+def _is_whole(out: object) -> bool:
+    """Returns whether a tensor has all elements of its storage."""
+    return isinstance(out, Tensor) and out.numel() * out.element_size() == out.untyped_storage().nbytes()
 
 
 def _ignores_values(packet: Any, args: tuple[Any, ...]) -> bool:

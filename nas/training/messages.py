@@ -111,6 +111,7 @@ class Assignment:
         is_last: Whether its job gets no trial after it.
         job_index: How many jobs were started before its job.
         n_slots: How many slots' torch threads it may use because other slots are idle. Workers elsewhere ignore it.
+        train_until: The ``time.time`` at which its training should end; None: any.
     """
 
     trial: Trial
@@ -119,6 +120,7 @@ class Assignment:
     is_last: bool = True
     job_index: int = 0
     n_slots: int = 1
+    train_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, TypeVar
 
+from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.validation import check_int
 
@@ -20,6 +21,7 @@ class PolicyScaling:
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner requests, or None.
         more_epochs: The epochs for which the trial goes on training its parent, or None for another trial.
+        trained_share: The trained share of a full training's epochs. The problem sets it if ``epochs`` gave another.
         asked_epochs_s: The ``time.perf_counter`` of the first call of ``epochs``, or None. The time before it is setup,
             which does not grow with the epochs.
     """
@@ -35,6 +37,7 @@ class PolicyScaling:
         self.more_epochs = more_epochs
         self._epochs: dict[tuple[int, int], int] = {}
         self._scales: dict[str, float] = {}
+        self.trained_share: float | None = None
         self.asked_epochs_s: float | None = None
 
     @property
@@ -45,23 +48,29 @@ class PolicyScaling:
         product over their names. A share is absent if its method was not called. Duration estimates divide by them.
         """
         shares = {}
-        if n_full := sum(full for full, _ in self._epochs):
+        if self.trained_share is not None:
+            shares["epochs_share"] = self.trained_share
+        elif n_full := sum(full for full, _ in self._epochs):
             shares["epochs_share"] = sum(self._epochs.values()) / n_full
         if self._scales:
             shares["scale_share"] = math.prod(self._scales.values())
         return shares
 
-    def epochs(self, *, full: int, early: int) -> int:
+    def epochs(self, full: int, early: int | None = None) -> int:
         """Returns how many epochs to train: ``for epoch in range(run.epochs(full=60, early=8))``.
 
         The first rule that applies decides: ``more_epochs``; with SKIP_TRAIN, 0; with a fidelity, that share of
         ``full``, at least 1; with EARLY_STOP, ``early``, at most ``full``; else ``full``.
 
+        ``early`` may be left out if the problem does not declare EARLY_STOP.
+
         Raises:
-            ConfigurationError: an argument is not a whole number of at least 0.
+            ConfigurationError: an argument is not a whole number of at least 0, or ``early`` is missing.
         """
         check_int("run.epochs: full", full, 0)
-        check_int("run.epochs: early", early, 0)
+        if early is None and Policy.EARLY_STOP in self.policies:
+            raise ConfigurationError(f"run.epochs({full}): must have early, such as early={max(1, full // 8)}. Give it")
+        early = full if early is None else check_int("run.epochs: early", early, 0)
         if self.asked_epochs_s is None:
             self.asked_epochs_s = time.perf_counter()
         if self.more_epochs is not None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from nas.core.errors import ConfigurationError
+from nas.core.metric import whole_step
 from nas.core.point import Point
 from nas.core.reference import checked_path
 from nas.core.trial import Trial, training_cost
@@ -146,6 +147,11 @@ class ResumePointSaver:
         self._earlier: Mapping[str, Any] | None = None
         """The totals of earlier attempts, if this attempt continues them."""
 
+    @property
+    def earlier_s(self) -> float:
+        """The seconds of the attempts that this one continues."""
+        return 0.0 if self._earlier is None else float(self._earlier["cost"]["seconds"])
+
     def find(self) -> Resumption | None:
         """Returns the newest resume point of an earlier attempt, read and verified at the first call."""
         if self._must_look:
@@ -157,11 +163,9 @@ class ResumePointSaver:
     def save(self, step: int, parts: Sequence[object], every_s: float | None, force: bool) -> bool:
         """Saves a resume point if one is due; see ``TrialRun.save_resume_point``."""
         every_s = self._every_s if every_s is None else every_s
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not every_s >= 0:
-            raise ConfigurationError(
-                f"run.save_resume_point: step={step!r}, every_s={every_s!r}: must be a whole number and a number of "
-                "seconds, neither negative"
-            )
+        step = whole_step("run.save_resume_point: step", step, least=0)
+        if not every_s >= 0:
+            raise ConfigurationError(f"run.save_resume_point: every_s={every_s!r}: must be at least 0 seconds.")
         if self._trial.is_finished or (not force and time.monotonic() - self._saved_s < every_s):
             return False
         if self._must_look and not self._n_saves:

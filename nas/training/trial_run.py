@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.core.checkpoint import Checkpoint
-from nas.core.errors import ConfigurationError, CorruptError, MissingError, TrialStopped
-from nas.core.metric import not_finite, plain_metrics
+from nas.core.errors import ConfigurationError, CorruptError, MissingError, TrialDeadlineExceeded, TrialStopped
+from nas.core.metric import not_finite, plain_metrics, whole_step
 from nas.core.point import Point
 from nas.core.reference import Reference
 from nas.core.tracebacks import error_line
@@ -63,6 +64,7 @@ class TrialRun(PolicyScaling):
         seed: The trial's random seed. Python, numpy and torch are seeded with it already.
         device: ``cpu``, ``cuda`` or ``mps``.
         n_gpus: The number of GPUs of this trial; a fraction if it shares one.
+        train_until: The ``time.time`` at which the training should end, as ``budget.hours`` allows; None: any.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class TrialRun(PolicyScaling):
         example_inputs: Callable[[], tuple[torch.Tensor, ...]] | None = None,
         space: Space | None = None,
         log_dir: str = LOG_DIR,
+        train_until: float | None = None,
     ) -> None:
         super().__init__(trial.policies, trial.proposal.fidelity, trial.more_epochs)
         self.number = trial.number
@@ -93,6 +96,7 @@ class TrialRun(PolicyScaling):
         self._space = space
         self._log_dir = log_dir
         self.n_gpus = n_gpus
+        self.train_until = train_until
         self.inheritance: InheritanceReport | None = None
         self.warnings: list[str] = []
         """Texts about the problem's code that the command shows, each kind once."""
@@ -122,6 +126,24 @@ class TrialRun(PolicyScaling):
         self._donor_tensors: list[_DonorTensors] = []
         self._unreadable: tuple[Donor, MissingError | CorruptError] | None = None
         self.resume_point_saver = ResumePointSaver(self, trial, files, channel, resume_every_s)
+
+    @property
+    def time_share(self) -> float:
+        """The share of the time that has passed, 0 to 1; 0 without ``train_until``.
+
+        The time counts from the first call of ``epochs``. An attempt that resumes goes on from the share of the earlier
+        ones. A training that ends at 1, with a learning rate that has fallen by then, is not stopped by the deadline.
+        """
+        if self.train_until is None or self.asked_epochs_s is None:
+            return 0.0
+        spent_s = self.resume_point_saver.earlier_s + time.perf_counter() - self.asked_epochs_s
+        left_s = max(0.0, self.train_until - time.time())
+        return spent_s / (spent_s + left_s) if spent_s > 0 else 0.0
+
+    @property
+    def has_trained_its_time(self) -> bool:
+        """Whether the time is over, and ``trained_share`` tells how much was trained."""
+        return self.time_share >= 1 and self.trained_share is not None
 
     @property
     def log_dir(self) -> Path:
@@ -365,17 +387,20 @@ class TrialRun(PolicyScaling):
 
         Raises:
             TrialStopped: the trial should end now. Do not catch it, except for a last ``save``.
-            ConfigurationError: the trial has its result already.
+            ConfigurationError: the trial has its result already, or the step is no whole number.
         """
         self._check_open("report")
+        step = whole_step("run.report: step", step)
         plain = plain_metrics(metrics)
         if bad := not_finite(plain):
             raise FloatingPointError(f"step {step} reported {', '.join(f'{name}={plain[name]}' for name in bad)}")
-        self.curve.append((int(step), plain))
+        self.curve.append((step, plain))
         if self._channel is not None:
             try:
-                self._channel.report(int(step), plain)
+                self._channel.report(step, plain)
             except TrialStopped as stop:
+                if isinstance(stop, TrialDeadlineExceeded) and self.has_trained_its_time:
+                    return  # this is its last score
                 self.stop = stop
                 raise
 

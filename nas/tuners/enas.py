@@ -7,6 +7,7 @@ Differs from the paper, and from ``search-cell.py`` of Dong et al. 2021 (arXiv:2
   score of its epoch, then from a moving mean, in standard deviations. Rewards of two epochs do not compare.
 * The mean moves after it is used, not before. The bonus for entropy acts on the logits and is no part of the reward.
 * The derived cell is not the best of 100 on one minibatch: later stages score finalists on all validation data.
+* It ends if the controller collapses to skips or nones, before the epoch that would train such paths.
 * Nothing is stored. The controller follows from the scored subnets, in the order learned.
 """
 
@@ -18,14 +19,16 @@ from typing import Any, ClassVar
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.supernet import is_epoch, is_no_epoch
-from nas.core.trial import Donor, Proposal
-from nas.core.validation import check_int
+from nas.core.supernet import epoch_of
+from nas.core.trial import Proposal
+from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space
-from nas.supernets.paths import PATHS
-from nas.tuners.base import Answer
+from nas.supernets.connectivity import NONE
+from nas.supernets.method import SKIP
+from nas.supernets.paths import PATHS, ListedPaths, option_share
+from nas.tuners.base import STOP, WAIT, Answer
 from nas.tuners.shared.lstm.tuner import LstmTuner
-from nas.tuners.supernet import SharedWeights, SupernetTuner
+from nas.tuners.supernet import SharedWeights, SupernetTuner, subnets_of
 
 
 class EnasTuner(SupernetTuner):
@@ -47,6 +50,8 @@ class EnasTuner(SupernetTuner):
         learning_rate: The controller's step (`nas.tuners.shared.lstm.tuner`).
         decay: The decay of the moving mean and spread of rewards.
         entropy: The weight of the entropy's gradient.
+        max_share: The share of the layers of an epoch's paths that may be skips, or nones, where a layer may be one;
+            None: any. Paths of warm-up epochs may have any.
 
     Raises:
         ConfigurationError: an argument is invalid, or the space is not a supernet's.
@@ -69,8 +74,11 @@ class EnasTuner(SupernetTuner):
         learning_rate: float = 0.005,
         decay: float = 0.9,
         entropy: float = 0.01,
+        max_share: float | None = 0.7,
     ) -> None:
         check_int("tuner.paths_per_epoch", paths_per_epoch, 1)
+        if max_share is not None:
+            check_number("tuner.max_share", max_share, 0, 1)
         controller = {"learning_rate": learning_rate, "decay": decay, "entropy": entropy}
         super().__init__(
             space,
@@ -84,6 +92,7 @@ class EnasTuner(SupernetTuner):
             subnets_beside_epoch=subnets_beside_epoch,
         )
         self.paths_per_epoch = paths_per_epoch
+        self.max_share = max_share
 
     @property
     def controller(self) -> LstmTuner:
@@ -92,9 +101,33 @@ class EnasTuner(SupernetTuner):
         return self.inner
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the next supernet epoch if it is due, else a subnet drawn by the controller."""
-        self.controller.levels = self._levels(lineage)
-        return super().ask(lineage, number, job)
+        """Returns the next supernet epoch if it is due, else a subnet; nothing after a collapse."""
+        answer = super().ask(lineage, number, job)
+        if not isinstance(answer, Proposal) or (epoch := epoch_of(answer.point)) is None:
+            return answer
+        if self._collapse(epoch, answer.derivation) is None:
+            return answer
+        return WAIT if lineage.pending else STOP  # further rewards may mend it
+
+    def stop_reason(self, lineage: Lineage) -> str:
+        """Returns the epoch whose paths collapsed, or the inner tuner's reason."""
+        epoch = SharedWeights.of(lineage).n_epochs
+        found = self._collapse(epoch, self.epoch_derivation(lineage, epoch)) if epoch < self.n_epochs else None
+        return super().stop_reason(lineage) if found is None else found
+
+    def _collapse(self, epoch: int, derivation: Mapping[str, Any]) -> str | None:
+        """Returns the option that an epoch's paths have collapsed to, with its share, else None."""
+        if epoch < self.warm_up_epochs or self.max_share is None:
+            return None
+        paths = ListedPaths.of_derivation(self.space, derivation)
+        assert paths is not None
+        for option in (SKIP, NONE):
+            if (share := option_share(self.space, paths.points, option)) > self.max_share:
+                return (
+                    f"the paths of supernet epoch {epoch} collapsed: {option} is {share:.0%} of their layers. "
+                    f"tuner.max_share is {self.max_share}"
+                )
+        return None
 
     def propose_subnet(self, lineage: Lineage, shared: SharedWeights, job: int) -> Proposal | Answer:
         """Returns a subnet; a point of an earlier epoch may be drawn again."""
@@ -104,12 +137,6 @@ class EnasTuner(SupernetTuner):
     def epoch_derivation(self, lineage: Lineage, number: int) -> dict[str, Any]:
         """Returns the paths of supernet epoch ``number``, drawn from the present controller."""
         rng = random.Random(f"{self.seed}/paths/{number}")
-        subnets = lineage.only(is_no_epoch)
+        subnets = subnets_of(lineage)
         points = [self.controller.draw(subnets, rng) for _ in range(self.paths_per_epoch)]
         return {PATHS: [[decision.answer for decision in self.space.decisions(point)] for point in points]}
-
-    def _levels(self, lineage: Lineage) -> Mapping[Donor, float]:
-        """Returns the score of each epoch as a rank."""
-        metric = self.metrics[0]
-        scores = {trial.number: trial.value(metric.name) for trial in lineage if is_epoch(trial)}
-        return {number: metric.rank(score) for number, score in scores.items() if score is not None}

@@ -1,8 +1,8 @@
 """Regularized evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1).
 
 Differs: asynchronous; children inherit weights. The population is the last ``population_size`` scored trials in the
-order learned: the oldest is replaced, however good. A failed trial is not a member. Initial points are drawn until the
-population is full, so failures never shrink it.
+order learned: the oldest is replaced, however good. By default it grows with the search. A failed trial is not a
+member. Initial points are drawn until the population is full, so failures never shrink it.
 
 Two other replacements are options. With ``replacement=worst`` the worst member is replaced. With ``replacement=loser``
 and ``sample_size=2``, NNI's naive tournament, it is the loser of each tournament.
@@ -28,6 +28,12 @@ from nas.tuners.shared.new_points import draw_new_point, needs_initial_point
 
 Replacement = Literal["oldest", "worst", "loser"]
 First = Literal["parent", "best_donor"]
+FIXED_SIZE = 8
+"""The size of a population that does not grow."""
+FIRST_SIZE, TRIALS_PER_MEMBER, MAX_SIZE = 5, 8, 100
+"""A population that grows: first size, scored trials for each member, last size."""
+MIN_SAMPLE, SAMPLE_SHARE = 3, 0.4
+"""The size of a tournament, and its share of the population."""
 
 
 class EvolutionTuner(Tuner):
@@ -39,8 +45,10 @@ class EvolutionTuner(Tuner):
         space: Any space; it mutates and crosses points.
         metrics: The first one decides tournaments.
         seed: Seeds every ask, together with its number.
-        population_size: Number of members (the paper: 100; small here, for budgets of tens of trials).
-        sample_size: Number of members in a tournament (the paper: 25).
+        population_size: Number of members (the paper: 100). None: it grows with the search, as an eighth of the scored
+            trials from 5 to 100. With another ``replacement`` than ``oldest`` it is 8.
+        sample_size: Number of members in a tournament (the paper: 25). None: two fifths of the population, at least 3.
+            A sample is at most the population, also while that grows.
         crossover: Probability that a child has two parents, the winners of two tournaments. Each decision comes from
             one of them, and both are donors, the better first. A point that a trial has already is mutated as well.
         replacement: The trial that makes room: the ``oldest``, the ``worst``, or the ``loser`` of each tournament.
@@ -54,23 +62,28 @@ class EvolutionTuner(Tuner):
         metrics: tuple[Metric, ...],
         *,
         seed: int = 0,
-        population_size: int = 8,
-        sample_size: int = 3,
+        population_size: int | None = None,
+        sample_size: int | None = None,
         crossover: float = 0.0,
         replacement: str = "oldest",
         donor: str = "parent",
     ) -> None:
         super().__init__(space, metrics, seed=seed)
+        self.grows = population_size is None and replacement == "oldest"
+        if population_size is None:
+            population_size = FIRST_SIZE if self.grows else FIXED_SIZE
         check_int("tuner.population_size", population_size, 1)
-        check_int("tuner.sample_size", sample_size, 1)
-        if sample_size > population_size:
-            raise ConfigurationError(
-                f"tuner.sample_size={sample_size}: must be at most tuner.population_size ({population_size})"
-            )
+        if sample_size is not None:
+            check_int("tuner.sample_size", sample_size, 1)
+            if not self.grows and sample_size > population_size:
+                raise ConfigurationError(
+                    f"tuner.sample_size={sample_size}: must be at most tuner.population_size ({population_size})"
+                )
         check_number("tuner.crossover", crossover, 0, 1)
         check_choice("tuner.replacement", replacement, get_args(Replacement))
-        if replacement == "loser" and sample_size < 2:
-            raise ConfigurationError(f"tuner.sample_size={sample_size}: must be 2 or more with tuner.replacement=loser")
+        for name, size in (("population_size", population_size), ("sample_size", sample_size)):
+            if replacement == "loser" and size is not None and size < 2:
+                raise ConfigurationError(f"tuner.{name}={size}: must be 2 or more with tuner.replacement=loser")
         self.population_size = population_size
         self.startup_trials = StartupTrials(population_size, "population_size")
         self.sample_size = sample_size
@@ -112,7 +125,8 @@ class EvolutionTuner(Tuner):
 
     def _tournament(self, population: Sequence[Trial], rng: random.Random) -> list[Trial]:
         """Returns a random sample of the population, best first."""
-        sample = rng.sample(population, min(self.sample_size, len(population)))
+        share = max(MIN_SAMPLE, round(SAMPLE_SHARE * len(population)))
+        sample = rng.sample(population, min(self.sample_size or share, len(population)))
         return sorted(sample, key=self._merit, reverse=True)
 
     def _merit(self, trial: Trial) -> tuple[float, int]:
@@ -151,6 +165,7 @@ class EvolutionTuner(Tuner):
         if self.replacement == "worst":
             return list(islice(lineage.ranked(metric), self.population_size))
         if self.replacement == "oldest":
-            return lineage.newest_scored(metric, self.population_size)
+            n_grown = min(MAX_SIZE, lineage.n_scored(metric) // TRIALS_PER_MEMBER) if self.grows else 0
+            return lineage.newest_scored(metric, max(self.population_size, n_grown))
         replaced = {d.get("replaced") for t in lineage if isinstance(d := t.proposal.derivation, dict)}
         return [trial for trial in lineage.newest_scored(metric, len(lineage)) if trial.number not in replaced]

@@ -18,7 +18,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.supernet import EPOCH, epoch_of, is_epoch, is_no_epoch
+from nas.core.supernet import EPOCH, epoch_of, is_epoch, is_no_epoch, relative_to_epoch
 from nas.core.trial import Donor, Proposal, Reason, State, Trial
 from nas.core.validation import check_int
 from nas.spaces.recorded import RecordedSpace
@@ -46,7 +46,8 @@ class SupernetTuner(Tuner):
         metrics: The inner tuner's metrics.
         seed: The inner tuner's seed.
         inner: ``_target_`` and arguments of the tuner that proposes subnets; without ``_target_``, options of
-            ``default_inner``. It sees subnets only. The donors that it names are ignored.
+            ``default_inner``. It sees subnets only, with scores measured from those of their epochs. The donors that it
+            names are ignored.
         n_epochs: Number of supernet epochs.
         warm_up_epochs: Number of epochs before the first subnet.
         subnets_per_epoch: Number of subnets of the newest epoch before the next one starts. More follow while it
@@ -151,7 +152,7 @@ class SupernetTuner(Tuner):
         assert shared.epoch is not None
         for proposal in itertools.chain(self._suggested(lineage, shared), self._rescored(lineage, shared)):
             return self._as_subnet(proposal, shared.epoch)
-        subnets = lineage.only(is_no_epoch)
+        subnets = subnets_of(lineage)
         self.inner.n_refused = self.n_refused
         try:
             answer = self.inner.ask(subnets, len(subnets), job)
@@ -176,7 +177,7 @@ class SupernetTuner(Tuner):
 
     def stop_reason(self, lineage: Lineage) -> str:
         """Returns the inner tuner's reason."""
-        return self.inner.stop_reason(lineage.only(is_no_epoch))
+        return self.inner.stop_reason(subnets_of(lineage))
 
     def _described(self, inner: Any) -> Any:
         """Returns the description of the inner tuner. Options without ``_target_`` are added to the default."""
@@ -273,6 +274,11 @@ class SharedWeights:
         """Returns whether a subnet has the point."""
         key = space.key(point)
         return any(space.key(trial.point) == key for trial in self.subnets)
+
+
+def subnets_of(lineage: Lineage) -> Lineage:
+    """Returns the subnets of a lineage, with scores measured from those of their supernet epochs."""
+    return lineage.only(is_no_epoch, relative_to_epoch)
 
 
 def space_of_subnets(space: Space) -> Space:

@@ -48,7 +48,9 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def score(value: float) -> str:
-    """Returns a score with four decimals; from a million on with five digits."""
+    """Returns a score with four decimals; very small and great ones with digits."""
+    if 0 < abs(value) < 1e-3:
+        return f"{value:.4g}"
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.5g}"
 
 

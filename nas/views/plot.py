@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from nas.core.errors import ConfigurationError
+from nas.core.ranking import stage_competitors
 from nas.core.shared_scores import shared_scores
 from nas.views.trial_summary import SHARED
 
@@ -21,7 +22,7 @@ def plot_scores(lineage: Lineage, metric: Metric, ax: Axes | None = None) -> Axe
     """Draws a point for each score, by stage, and the best so far as a line.
 
     The line follows the first stage: scores of later stages, which train longer, can't be compared with it. It leaves
-    out scores of shared weights, whose points are drawn apart, and trials of older code.
+    out scores of shared weights, whose points are drawn apart, trials of older code, and those ended by a stopper.
 
     Args:
         lineage: The trials.
@@ -39,7 +40,8 @@ def plot_scores(lineage: Lineage, metric: Metric, ax: Axes | None = None) -> Axe
         by_kind.setdefault(trial.stage + SHARED * (trial.number in shared), []).append(trial)
     for kind, trials in by_kind.items():
         ax.scatter([t.number for t in trials], [t.metrics[metric.name] for t in trials], label=kind, s=24)
-    compared = [t for t in scored if t.stage == scored[0].stage and t.number not in shared and not t.outdated]
+    first = scored[0].stage if scored else ""
+    compared = sorted(stage_competitors(lineage, first, metric), key=lambda trial: trial.number)
     if compared:
         better = max if metric.direction == "maximize" else min
         best = [*accumulate((t.metrics[metric.name] for t in compared), better)]

@@ -170,6 +170,29 @@ def test_one_seed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("no interval and no test: each group has one seed only.") == 1
 
 
+def test_seeds_that_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If a group has seeds that are not finished, the line does not ask for more seeds."""
+    add(tmp_path, "done", 0.9)
+    write_search(tmp_path, "begun", [trial(0, score=0.5), trial(1)], identity={"seed": 3})
+    assert asked(tmp_path, f"under={tmp_path}") == 0
+
+    shown = capsys.readouterr().out
+    assert "no interval and no test: no group has two finished seeds with a score of their own weights\n" in shown
+    assert "Add seeds" not in shown
+
+
+def test_labels_have_no_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting that a group does not have, or leaves null, is not in its label."""
+    problem = IDENTITY["problem"]
+    for name, more in (("a", {}), ("b", {"mode": "quick"}), ("c", {"mode": None, "size": 3})):
+        described = {**problem, "arguments": {**problem["arguments"], **more}}
+        add(tmp_path, name, 0.9, identity={"problem": described})
+    assert asked(tmp_path, f"under={tmp_path}", "format=json") == 0
+
+    labels = {group["group"] for group in json.loads(capsys.readouterr().out)["groups"]}
+    assert labels == {"evolution", "evolution, problem.mode=quick", "evolution, problem.size=3"}
+
+
 def test_best_group_with_one_seed(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If the best group has one seed, the others are tested against the next one, and a line says so."""
     for size, seeds in ((8, [0]), (4, [0, 1]), (2, [0, 1])):

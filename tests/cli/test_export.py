@@ -125,6 +125,18 @@ def test_a_mistake_is_one_line(here: Path, records: Records, arguments: tuple[st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("score", "has_finalist"), [(0.5, True), (None, False)])
+def test_finalists_are_offered_where_they_are(here: Path, score: float | None, has_finalist: bool) -> None:
+    """Without a winner the command for finalists names the root; it is offered only if a trial has a score."""
+    write_search(here / "else where", "one", [trial(0, score=score)])
+    done = export(here, "name=one", "out=winner", "storage.root=else where")
+    offer = "flows.final name=one 'storage.root=else where'"
+
+    assert done.complaint.startswith("search one has no winner yet")
+    assert (offer in done.complaint) == ("finalists" in done.complaint) == has_finalist
+
+
+@pytest.mark.slow
 def test_a_winner_that_was_not_exported_says_why(here: Path, records: Records) -> None:
     """The reason in the record is repeated; status 2."""
     publish_best(records, export=None, files=[], missing={"export": "out of memory"})

@@ -82,7 +82,7 @@ MISTAKES = {
         "constraints.parameters: the problem does not know it before training. Define `static_metrics`, or `build` and",
     ),
     "tuner_that_cannot_be": (
-        (*NO_TUNER, "+tuner=evolution", "tuner.sample_size=9"),
+        (*NO_TUNER, "+tuner=evolution", "tuner.population_size=8", "tuner.sample_size=9"),
         r"tuner.sample_size=9: .* tuner.population_size \(8\)",
     ),
     "tuner_without_such_an_argument": (
@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "tuner_with_nearly_such_an_argument": (
         (*NO_TUNER, "+tuner=evolution", "tuner.population=4"),
-        r"EvolutionTuner has no argument population; did you mean population_size\?; it takes population_size=\d+, sam",
+        r"EvolutionTuner has no argument population; did you mean population_size\?; it takes population_size=None, s",
     ),
     "tuner_of_another_type": (
         (*NO_TUNER, "+tuner=evolution", "tuner.population_size=many"),
@@ -356,7 +356,8 @@ def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
     first = run(here, *DEBUG, "name=mine", "finalists=1")
     before = contents(here)
     second = run(
-        here, *NO_TUNER, "+tuner=evolution", "runner=debug", "name=mine", "seed=7", "problem.weights=4",
+        here, *NO_TUNER, "+tuner=evolution", "tuner.population_size=8", "runner=debug", "name=mine", "seed=7",
+        "problem.weights=4",
         "policy=full", "stopper=median", "on_missing_weights=fail", "deterministic=true",
     )  # fmt: skip
 

@@ -21,7 +21,6 @@ COMMANDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_every_command_refuses_format_1(tmp_path: Path) -> None:
     """Each command ends with one line that names both formats and the way out, and changes nothing."""
     root = tmp_path / "root"

@@ -158,11 +158,11 @@ LARGE: dict[str, tuple[str, list[str | int], Callable[[], str]]] = {
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("metrics", "point") else name for name in LARGE]
 )
 def test_large_records_are_refused_at_once(search: HostileSearch, name: str) -> None:
-    """A well-formed record of up to 59 MB is refused within seconds and in bounded memory."""
+    """A well-formed record of up to 59 MB is refused after seconds of computing and in bounded memory."""
     kind, where, make_text = LARGE[name]
     text = make_text()
     data = json.dumps(changed(search.original(kind), where, "LARGE")).encode().replace(b'"LARGE"', text.encode())
-    started_s = time.monotonic()
+    computed_s = time.process_time()  # a busy machine does not change it much
     tracemalloc.start()
     with search.having(kind, data), pytest.raises(CorruptError, match=r"(bytes; a record|values; a record|has|length)"):
         Records(search.files).load()
@@ -170,7 +170,7 @@ def test_large_records_are_refused_at_once(search: HostileSearch, name: str) -> 
     tracemalloc.stop()
 
     assert peak < 300_000_000
-    assert time.monotonic() - started_s < 10
+    assert time.process_time() - computed_s < 6
 
 
 def test_long_curves_are_thinned() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nas.storage.checkpoints import load_manifest
-from tests.support.commands import TIMED, Command, records, run, trials, until
+from tests.support.commands import ROOT, TIMED, Command, records, run, trials, until
 
 SEARCH = (
     *("+tuner=evolution", "tuner.population_size=4", "tuner.sample_size=2", *TIMED[1:], "problem.seconds=0.6"),
@@ -37,6 +37,21 @@ ONE_SHOT = {"enas": ("+tuner=enas", *SHARED), "darts_pt": ("+tuner=darts_pt", *A
 tests/test_contracts.py resumes a search of every tuner after 0, 1, half and all but one of its results, and
 tests/nas/problems/test_alpha_epoch.py an interrupted epoch of every method. test_proxies_on_workers.py has proxies.
 """
+
+TABLE = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve() / "nasbench201_cifar10.parquet"
+SCREENED = (
+    *("+tuner=screened", "tuner.inner=evolution", "problem=nasbench201", "tuner.proxies=[live_flops_m]"),
+    *("runner=simulated", "budget.trials=60"),
+)
+CONTINUED = {
+    "darts": ("+tuner=darts", *ALPHAS),
+    "gdas": ("+tuner=gdas", *ALPHAS),
+    "drnas": ("+tuner=drnas", *ALPHAS),
+    "spos": ("+tuner=spos", *SHARED),
+    "rsps": ("+tuner=rsps", *SHARED),
+    "screened": SCREENED,
+}
+"""The others, of which only what a kill must leave is compared."""
 
 
 def table(search: Path) -> list[dict[str, Any]]:
@@ -145,6 +160,29 @@ def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], 
     assert records(torn).tests() == records(here / "heirloom" / "calm").tests()
     for key in ("trial", "point", "metrics", "test", "ancestors"):
         assert best(torn)[key] == best(here / "heirloom" / "calm")[key]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuner", CONTINUED)
+def test_a_killed_one_shot_search_continues(here: Path, api_url: str, tuner: str) -> None:
+    """After kill -9 the same command goes on: finished trials stay as they are, and the winner is exported."""
+    given, search = CONTINUED[tuner], here / "heirloom" / "mine"
+    if tuner == "screened":
+        if not TABLE.exists():
+            pytest.skip(f"no {TABLE}; set HEIRLOOM_DATA")
+        given += (f"problem.table={TABLE}",)
+    with Command(here, *given, "name=mine", forked=True, PREFECT_API_URL=api_url) as command:
+        until(lambda: finished(search) and n_starts(search) > 2, what="a trial after the first")
+        assert command.process.poll() is None, command.err
+        command.kill()
+    kept = {path: path.read_bytes() for path in (search / "trials").glob("*.result.json")}
+    last = run(here, *given, "name=mine", timeout_s=250, PREFECT_API_URL=api_url)
+
+    assert last.status == 0, last.err
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert len(trials(search)) > len(kept)
+    assert {trial.state for trial in trials(search)} == {"COMPLETE"}
+    assert (search / best(search)["export"]).is_dir()
 
 
 def best(search: Path) -> dict[str, Any]:

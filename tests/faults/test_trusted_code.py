@@ -95,9 +95,9 @@ def test_a_class_on_the_command_line_is_accepted() -> None:
 
     assert trusted_spec("problem", numbers, named).arguments == {**numbers["arguments"], "width": 3}
     assert trusted_spec("problem", stored("my.Problem"), invocation(trust=True)).target == "my.Problem"
-    with pytest.raises(ConfigurationError, match=r"names other\.Problem as its problem"):
+    with pytest.raises(ConfigurationError, match=r"problem\._target_=my\.Problem: must be other\.Problem, the problem"):
         trusted_spec("problem", stored("other.Problem"), named)
-    with pytest.raises(ConfigurationError, match=r"add problem\._target_=nas\.problems\.digits\.DigitsProblem or"):
+    with pytest.raises(ConfigurationError, match=r"must be nas\.problems\.digits\.DigitsProblem, the problem of this"):
         trusted_spec("problem", stored("nas.problems.digits.DigitsProblem"), named)
 
 

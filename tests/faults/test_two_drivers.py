@@ -14,7 +14,7 @@ from tests.support.commands import TIMED, Command, everything, only_search, run,
 DEBUG = (*TIMED, "runner=debug", "name=mine")
 BUSY = (
     r"heirloom: the search in \S+ is driven by pid {pid} on {host} \(last heartbeat \d+ s ago\)\. "
-    r"Wait for it, stop it, or"
+    r"Wait for it or stop it; a command can add takeover=true"
 )
 
 
@@ -39,10 +39,10 @@ def test_of_two_at_once_one_runs(here: Path) -> None:
 @pytest.mark.slow
 def test_a_second_driver_is_refused_at_once(here: Path) -> None:
     """While a search runs, the same command exits 2 with one line and changes nothing."""
-    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=30") as first:
+    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=300") as first:
         until(lambda: starts(here))
         before = everything(here)
-        second = run(here, *DEBUG, "budget.trials=1", "problem.seconds=30")
+        second = run(here, *DEBUG, "budget.trials=1", "problem.seconds=300")
         after = everything(here)
 
     assert second.status == 2
@@ -55,9 +55,9 @@ def test_a_second_driver_is_refused_at_once(here: Path) -> None:
 def test_a_second_driver_without_a_name_is_refused(here: Path) -> None:
     """The problem decides whether it is the same search, after a first line; another seed's search runs."""
     command = (*TIMED, "runner=debug", "budget.trials=1", "finalists=1")
-    with Command(here, *command, "problem.seconds=30") as first:
+    with Command(here, *command, "problem.seconds=300") as first:
         until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
-        same, other = run(here, *command, "problem.seconds=30"), run(here, *command, "seed=1", "problem.seconds=0")
+        same, other = run(here, *command, "problem.seconds=300"), run(here, *command, "seed=1", "problem.seconds=0")
     driven = r"search timed-random-\S+ is running on this host; checking whether it is this one\n"
 
     assert (same.status, other.status) == (2, 0)
@@ -145,5 +145,6 @@ def test_spent_hours_are_finished(here: Path) -> None:
     first, second = run(here, *command), run(here, *command)
 
     assert first.status == second.status == 0
-    assert "search mine is finished: raise budget.hours" in second.out
+    left = "what is left of budget.hours is too short for another trial. Raise budget.hours, or choose"
+    assert f"search mine is finished: {left} another seed or name" in second.out
     assert second.out.splitlines()[1:] == first.out.splitlines()

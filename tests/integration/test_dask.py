@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from nas.executors.engine_worker import OPTIONS_VARIABLE
 from nas.storage.records import Records
 from tests.support.commands import Command, records, resume_line, trials, until
 from tests.support.dask_cluster import DaskCluster
+from tests.support.process_memory import memory_of
 from tests.support.servers import S3, SECRET
 
 pytestmark = pytest.mark.slow
@@ -130,17 +130,3 @@ def test_a_cluster_with_tls(here: Path, api_url: str, tmp_path: Path) -> None:
     assert refused.status == 2
     assert not (here / "other").exists()
     assert f"runner.cluster.address={cluster.address}: must have certificates" in refused.complaint
-
-
-def memory_of(pid: int) -> bytes:
-    """Returns what a process can write of its memory."""
-    found = []
-    with open(f"/proc/{pid}/mem", "rb") as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            place, access = line.split()[:2]
-            first, last = (int(number, 16) for number in place.split("-"))
-            if access.startswith("rw"):
-                memory.seek(first)
-                with suppress(OSError):  # it was given back meanwhile
-                    found.append(memory.read(last - first))
-    return b"".join(found)

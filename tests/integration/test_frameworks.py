@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 import torch
 
-from nas import Budget, Policy, Search, Spec, TrialRun, run_search
+from nas import Budget, Metric, Policy, Search, Spec, TrialRun, run_search
 from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.core.trial import Proposal, Trial
 from nas.storage.lazy_weights import StoredWeights
@@ -135,6 +135,54 @@ def test_interrupted_trial_resumes_to_the_bit(spec: Spec) -> None:
     assert found == expected
     weights = whole.weights(run)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in attempts.weights(resumed).items())
+
+
+class Tiny(torch.nn.Module):
+    """A classifier of the form that Hugging Face's Trainer wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.layer(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class TwoSets(Problem):
+    """Is evaluated on two data sets in training, and on others afterwards."""
+
+    metrics = (Metric("score"), Metric("other"))
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        """Reports both metrics after each epoch."""
+        from transformers import Trainer, TrainingArguments
+
+        from nas.integrations.transformers import TransformersTrialCallback
+
+        data: Any = [{"x": torch.tensor([n, 1.0]), "labels": n % 2} for n in range(8)]
+        callback = TransformersTrialCallback(run, {"score": "eval_a_mean", "other": "eval_b_mean"})
+        arguments = TrainingArguments(
+            str(run.log_dir), num_train_epochs=2, eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True
+        )
+        trainer = Trainer(
+            Tiny(), arguments, train_dataset=data, eval_dataset={"a": data[:4], "b": data[4:]}, callbacks=[callback],
+            compute_metrics=lambda found: {"mean": float(found.label_ids.mean())},
+        )  # fmt: skip
+        trainer.train()
+        trainer.evaluate(data, metric_key_prefix="test")
+        trainer.evaluate()
+        return {"score": 0.5, "other": 0.5}
+
+
+def test_evaluations_of_several_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Evaluations of two data sets are one report; those after training are none, whatever their names."""
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    channel = Channel()
+    Attempts(TwoSets()).train(channel)
+
+    assert channel.reports == [(step, {"score": 0.5, "other": 0.5}) for step in (1, 2)]
 
 
 def test_several_processes_are_refused() -> None:

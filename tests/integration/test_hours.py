@@ -656,6 +656,18 @@ def test_gpu_hours_stop_trials() -> None:
     assert 0.97 * 3600 <= gpu_s <= 1.001 * 3600
 
 
+def test_gpu_hours_do_not_pass_in_a_queue() -> None:
+    """Trials that wait an hour for their workers use no GPU-hours meanwhile, and are not stopped before they begin."""
+    budget = Budget(gpu_hours=1.0, at_deadline="stop")
+    workers = Workers(seed=3, have_gpus=True, start_up_s=3600.0)
+    paper = two_stage(1.0, seconds=600.0, budget=budget, slots=4, workers=workers, plan=PLANS["search_only"])
+    summary = paper.run()
+
+    gpu_s = sum(t.cost["gpu_seconds"] for t in summary.lineage)
+    assert {t.state for t in summary.lineage} == {State.COMPLETE}
+    assert 0.9 * 3600 <= gpu_s <= 1.001 * 3600
+
+
 @pytest.mark.parametrize(
     ("budget", "ended_s"),
     [(Budget(hours=2.5, at_deadline="stop"), 9000 - 120), (Budget(gpu_hours=10.0, at_deadline="stop"), 9000 + 90)],

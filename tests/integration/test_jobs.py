@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.events import Event, JobLeftWorker, StopRequested
+from nas.executors.events import Event, JobLeftWorker, StopRequested, TrialRequested
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings, SearchController
@@ -27,7 +28,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import log_path
 from nas.training.job import Job
-from nas.training.messages import RuntimeSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import STOP, WAIT, Answer
 
@@ -499,6 +500,38 @@ class TestSessions:
         assert {t.job for t in trials} == {0}
         assert [t.attempt for t in trials][:2] == [1, 1]
         assert seen[-1] == (0, 4, 4)
+
+    def test_a_trial_that_comes_as_its_job_leaves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is interrupted if the session has ended; a thread would wait for its result forever."""
+        asked, has_left, ends = threading.Event(), threading.Event(), threading.Event()
+
+        def code(job: Job) -> None:
+            score_all(job)
+            has_left.set()
+            ends.wait(60)
+
+        def post(event: Event) -> None:
+            if isinstance(event, TrialRequested):
+                asked.set()
+
+        ManyProblem.code = staticmethod(code)
+        files = open_root(str(tmp_path))
+        spec = RuntimeSpec(problem=Spec.of(ManyProblem), url=files.url, options={}, jobs_request_trials=True)
+        pool = InProcessPool(spec, files, ManyProblem())
+        first, second = (Trial(number=n, index=n, proposal=Proposal(point={"x": n}), job=0, attempt=1) for n in (0, 1))
+        Records(files).propose(first)
+        assert pool.run(Assignment(first, is_last=False), post)
+        assert asked.wait(60)
+        pool.close()
+        assert has_left.wait(60)
+        has_job = pool.has_job
+        monkeypatch.setattr(pool, "has_job", lambda job: (has_job(job), ends.set())[0])
+        results: list[Trial | None] = []
+        thread = threading.Thread(target=lambda: results.append(pool.run(Assignment(second), post)), daemon=True)
+        thread.start()
+        thread.join(10)
+
+        assert results == [None]
 
     def test_same_table_with_interruptions(self, tmp_path: Path) -> None:
         """With ``deterministic``, interruptions at any moment do not change the table."""

@@ -19,10 +19,22 @@ from typing import Any
 import pytest
 
 from nas.api.results import Results
+from nas.api.search import run_search
+from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
+from nas.core.budget import Budget
+from nas.core.errors import ConfigurationError
+from nas.core.lineage import Lineage
+from nas.core.metric import Metric
 from nas.core.spec import Spec
-from nas.core.trial import trial_name
+from nas.core.trial import State, Trial, trial_name
+from nas.search.definition import Search
+from nas.spaces.parameters.numeric import Int
+from nas.spaces.parameters.space import ParameterSpace
+from nas.training.problem import Problem
+from nas.training.trial_run import TrialRun
 from tests.support.commands import TIMED, run
 from tests.support.logged_search import run_logged
+from tests.support.sample_searches import trial as sample_trial
 from tests.support.servers import eventually, free_port, is_listening
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the trackers' own imports
@@ -41,6 +53,17 @@ def run_sessions(folder: Path, logger: Spec) -> Results:
     run_logged(folder, n_trials=2)
     run_logged(folder, logger.build(), n_trials=4)
     return run_logged(folder, logger.build(), n_trials=5)
+
+
+def run_callback(callback: Callback, trials: list[Trial], folder: Path, **outcome: Any) -> None:
+    """Calls a callback as a search whose trials end in this order does."""
+    lineage = Lineage.of(sorted(trials, key=lambda trial: trial.number))
+    search: dict[str, Any] = {"name": "s", "url": str(folder), "id": "0", "session": 1, "stages": ("search",)}
+    search |= {"metrics": (Metric("accuracy"),), "budget": Budget(trials=9), "identity": {}, "lineage": Lineage.of([])}
+    callback.on_search_start(SearchInfo(**search, log_dir=str(folder)))
+    for ended in trials:
+        callback.on_trial_end(ended)
+    callback.on_search_end(SearchOutcome(**{"lineage": lineage, "winner": None, **outcome}))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +113,7 @@ class TestTensorBoard:
         folder, found = tensorboard
         events = self.read(folder / "search")
         searched = [trial.number for trial in found.lineage if trial.stage == "search"]
-        assert sorted(e.step for e in events.Scalars("best_score/search")) == sorted(searched)
+        assert len(events.Scalars("best_score/search")) == len(searched)
         assert max(e.value for e in events.Scalars("best_score/search")) == pytest.approx(0.9)
         assert {e.step for e in events.Scalars("test/score")} == found.tests.keys()
 
@@ -107,6 +130,56 @@ class TestTensorBoard:
 
         assert [event.value for event in self.read(folder).Scalars("result/score")] == [pytest.approx(0.3)]
         assert not list(folder.glob("*.partial"))
+
+    def test_best_so_far_is_in_order_of_the_ends(self, tmp_path: Path) -> None:
+        """The best score so far never falls, in whatever order trials end, and is that of trials that can win."""
+        pytest.importorskip("tensorboard")
+        callback = Spec("nas.callbacks.tensorboard.TensorBoardCallback").build()
+        trials = [sample_trial(n, score=score) for n, score in ((2, 0.5), (0, 0.7), (1, 0.6))]
+        trials[1:1] = [sample_trial(3, score=0.9, state=State.STOPPED), sample_trial(4, score=0.9, outdated=True)]
+        run_callback(callback, trials, tmp_path)
+
+        curve = sorted((e.step, e.value) for e in self.read(tmp_path / "search").Scalars("best_accuracy/search"))
+        assert curve == [(1, 0.5), (4, pytest.approx(0.7)), (5, pytest.approx(0.7))]
+
+    def test_another_search_of_the_name(self, tmp_path: Path) -> None:
+        """A search in another root with the same name and log_dir replaces what the first wrote, and only that."""
+        pytest.importorskip("tensorboard")
+        logger = Spec("nas.callbacks.tensorboard.TensorBoardCallback")
+        run_logged(tmp_path, logger.build(), n_trials=3)
+        folder = tmp_path / "runs" / "curves"
+        own = folder / "trial-0002" / "events.out.tfevents.own"
+        own.touch()
+        shutil.move(tmp_path / "root", tmp_path / "elsewhere")
+        run_logged(tmp_path, logger.build(), n_trials=1)
+
+        written = {path.parent.name for path in folder.glob("trial-*/*.result")}
+        assert written == {trial_name(0), trial_name(1)}  # one, and its finalist
+        assert own.exists()
+
+    def test_running_search_of_the_name(self, tmp_path: Path) -> None:
+        """A search is refused while another of its name writes to the folder, and its event files stay."""
+        pytest.importorskip("tensorboard")
+
+        class Second(Callback):
+            def on_trial_end(self, trial: Trial) -> None:
+                with pytest.raises(ConfigurationError) as refused:
+                    run_logged(tmp_path / "elsewhere", logger.build(), n_trials=1, log_dir=tmp_path / "runs")
+                errors.append(str(refused.value))
+
+        errors: list[str] = []
+        logger = Spec("nas.callbacks.tensorboard.TensorBoardCallback")
+        run_logged(tmp_path, logger.build(), Second(), n_trials=2)
+
+        assert len(errors) == 3
+        folder = tmp_path / "runs"
+        assert set(errors) == {
+            f"log_dir={folder}: must be one that no other search named curves writes to now. "
+            "Choose another log_dir, or another name."
+        }
+        assert len(list(folder.glob("curves/trial-*/*.result"))) == 3
+        run_logged(tmp_path / "elsewhere", logger.build(), n_trials=1, log_dir=folder)  # the first has ended
+        assert len(list(folder.glob("curves/trial-*/*.result"))) == 2
 
     def test_guide(self, tmp_path: Path) -> None:
         """The command of the guide writes a folder for each trial, by workers of their own."""
@@ -133,14 +206,40 @@ def mlflow_server(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        assert eventually(lambda: is_listening(port), 60), (tmp_path / "server.log").read_text()
+        assert eventually(lambda: is_listening(port), 120), (tmp_path / "server.log").read_text()
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
+class ForeignProblem(Problem):
+    """Metrics and parameters whose names MLflow does not allow, and one that looks like a replacement."""
+
+    metrics = (Metric("精"), Metric("速"), Metric("a:b"), Metric("a_b"), Metric("au003ab"), Metric("重" * 100))
+    space = ParameterSpace({"宽": Int(1, 8), "深": Int(11, 18)})
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        """Returns a number of its own for each metric."""
+        return {metric.name: float(place) for place, metric in enumerate(self.metrics)}
+
+
 class TestMlflow:
+    def test_names_stay_apart(self, tmp_path: Path) -> None:
+        """Each metric and parameter has a name of its own, whatever characters it has."""
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        logger = Spec("nas.callbacks.mlflow.MlflowCallback", {"tracking_uri": uri}).build()
+        search = Search(problem=Spec.of(ForeignProblem), tuner=Spec("nas.tuners.random.RandomTuner"))
+        run_search(search, root=str(tmp_path), name="x", budget=1, callbacks=[logger], log_dir=str(tmp_path / "runs"))
+        tool = mlflow.MlflowClient(uri)
+        runs = tool.search_runs([tool.get_experiment_by_name("heirloom").experiment_id])
+        data = next(run.data for run in runs if run.info.run_name == trial_name(0))
+
+        assert [data.metrics[name] for name in ("u7cbe", "u901f", "au003ab", "a_b")] == [0, 1, 2, 3]
+        assert sorted(value for name, value in data.metrics.items() if name != "duration_s") == [0, 1, 2, 3, 4, 5]
+        assert int(data.params["point.u5bbd"]) < 10 < int(data.params["point.u6df1"])
+
     def test_server_that_does_not_answer(self, tmp_path: Path) -> None:
         """An unreachable server is one line and status 2, before a trial runs."""
         pytest.importorskip("mlflow")
@@ -238,10 +337,10 @@ class TestWandb:
             run_logged(tmp_path, logger.build(), n_trials=1)
         files = list((tmp_path / "runs" / "curves" / "wandb").glob("offline-run-*/run-*.wandb"))
 
-        assert len({file.name for file in files}) == len(files) == 4
+        assert len({file.name for file in files}) == len(files) == 6  # one, its finalist and the result
 
     def test_offline_runs_are_those_of_the_records(self, tmp_path: Path) -> None:
-        """Each trial has one offline run, whose file holds its reports once, its parameters and its result."""
+        """Each trial has one offline run with its reports once, and the search one with winner and tests."""
         pytest.importorskip("wandb")
         found = run_sessions(tmp_path, Spec("nas.callbacks.wandb.WandbCallback", {"mode": "offline"}))
 
@@ -251,6 +350,13 @@ class TestWandb:
             assert run_file["group"] == "curves"
             assert run_file["name"] not in runs
             runs[run_file["name"]] = run_file
+        result = runs.pop("curves")
+        assert result["job_type"] == "result"
+        tests = {int(row["trial"]): row["test.score"] for row in result["history"]}
+        assert tests == {number: test["metrics"]["score"] for number, test in found.tests.items()}
+        assert found.winner is not None
+        expected = {"winner": found.winner.number, "winner.score": pytest.approx(found.winner.metrics["score"])}
+        assert result["summary"].items() >= {**expected, "test.score": tests[found.winner.number]}.items()
         assert len(runs) == len(found.lineage)
         for trial in found.lineage:
             stored = runs[trial_name(trial.number)]
@@ -260,6 +366,19 @@ class TestWandb:
             assert stored["config"]["point.x"] == trial.point["x"]
             assert stored["summary"].get("inherited") == trial.inherited_share
             assert stored["job_type"] == trial.stage
+
+    def test_interrupted_session(self, tmp_path: Path) -> None:
+        """It has no test scores, and leaves the result of an earlier session as it is."""
+        pytest.importorskip("wandb")
+        winner = sample_trial(0, score=0.9)
+        logger = Spec("nas.callbacks.wandb.WandbCallback", {"mode": "offline"}).build()
+        run_callback(logger, [winner], tmp_path, winner=winner, tests={0: {"metrics": {"accuracy": 0.5}}})
+        [file] = tmp_path.glob("wandb/offline-run-*-result/*.wandb")
+        run_callback(logger, [], tmp_path, winner=winner, error="interrupted")
+
+        assert list(tmp_path.glob("wandb/offline-run-*-result/*.wandb")) == [file]
+        [row] = read_wandb(file)["history"]
+        assert (row["trial"], row["test.accuracy"]) == (0, 0.5)
 
 
 def log_records(data: bytes) -> Iterator[bytes]:

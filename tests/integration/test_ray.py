@@ -1,17 +1,24 @@
-"""Searches with ``runner=ray`` as commands: jobs, losses, an existing cluster, and ends without a process left."""
+"""Searches with ``runner=ray`` as commands: jobs, losses, an existing cluster, credentials, and what is left."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from nas.executors.engine_worker import OPTIONS_VARIABLE
+from nas.storage.records import Records
 from tests.support.commands import Command, records, resume_line, run, trials, until
+from tests.support.process_memory import memory_of
 from tests.support.ray_nodes import RayNodes
+from tests.support.servers import S3
 
 pytestmark = pytest.mark.slow
 
@@ -85,14 +92,23 @@ def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url
     assert [(t.attempt, t.state) for t in found if t.is_finished] == [(1, "COMPLETE")]
 
 
-def test_two_jobs_share_the_one_worker_of_a_cluster(here: Path, api_url: str) -> None:
-    """With fewer workers than slots, a job that waits for its next trial makes room for trials without a worker."""
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    """Yields a cluster without workers."""
     with RayNodes() as nodes:
-        nodes.join()
+        yield nodes
+
+
+def test_two_jobs_share_the_one_worker_of_a_cluster(here: Path, api_url: str, nodes: RayNodes) -> None:
+    """With fewer workers than slots, a job that waits for its next trial makes room for trials without a worker."""
+    node = nodes.join()
+    try:
         joined = {**nodes.environment, "PREFECT_API_URL": api_url}
         plan = (*EVOLVED, *PHASES, f"runner.address={nodes.address}", "slots=2", "budget.trials=6")
         done = run(here, *plan, **joined)
         absent = run(here, *PLAIN, "runner.address=127.0.0.1:9", "name=absent", PREFECT_API_URL=api_url)
+    finally:
+        node.kill()
 
     found = trials(here / "heirloom" / "mine")
     assert done.status == 0, done.err
@@ -102,3 +118,42 @@ def test_two_jobs_share_the_one_worker_of_a_cluster(here: Path, api_url: str) ->
     assert absent.status == 1
     assert "runner.address=127.0.0.1:9: no Ray cluster answers" in absent.complaint
     assert not (here / "heirloom" / "absent").exists()
+
+
+def test_credentials_do_not_travel(here: Path, api_url: str, nodes: RayNodes, s3: S3) -> None:
+    """Workers open the root by their own environment; no process of the cluster sees the driver's options.
+
+    Ray's own memory holds what the actors' constructor gets, such as the driver's folder.
+    """
+    url, secret = f"s3://bucket/{here.parent.name}", "of-the-driver-alone"
+    options = [f"storage.options.{key}={value}" for key, value in {**s3.options(), "secret": secret}.items()]
+    plan = (*PLAIN, f"runner.address={nodes.address}", "storage=s3", f"storage.root={url}", *options, "slots=1")
+    joined = {**nodes.environment, "PREFECT_API_URL": api_url}
+    node = nodes.join(**{OPTIONS_VARIABLE: json.dumps(s3.options())})
+    found = Records(s3.root(url).subfolder("mine"))
+    try:
+        with Command(here, *plan, "budget.trials=1", "problem.seconds=5", **joined) as driver:
+            until(lambda: "000000.start-1.json" in found.files.names("trials"), what="a trial")
+            seen = {name: texts_in(memory_of(pid), str(here), secret) for name, pid in engine_processes(nodes)}
+            done = driver.wait()
+    finally:
+        node.kill()
+
+    assert done.status == 0, done.err
+    assert [t.state for t in found.load()[0]] == ["COMPLETE"] * 2
+    assert {name.partition(" ")[0] for name in seen} == {"gcs_server", "raylet", "ray::HeirloomWo"}
+    assert any(str(here) in texts for name, texts in seen.items() if "gcs_server" in name)
+    assert [name for name, texts in seen.items() if secret in texts] == []
+
+
+def engine_processes(nodes: RayNodes) -> Iterator[tuple[str, int]]:
+    """Yields the names and numbers of a cluster's schedulers and actors."""
+    for pid in nodes.processes():
+        with suppress(FileNotFoundError):  # it has ended
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            if name in ("gcs_server", "raylet", "ray::HeirloomWo"):
+                yield f"{name} {pid}", pid
+
+
+def texts_in(memory: bytes, *texts: str) -> set[str]:
+    return {text for text in texts if text.encode() in memory}

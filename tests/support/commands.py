@@ -156,16 +156,16 @@ class Command:
         return itself + marked_processes(self.mark)
 
 
-def marked_processes(mark: str) -> list[int]:
-    """Returns the processes that live and have this value of ``MARK`` in their environment."""
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, mark)]
+def marked_processes(mark: str, name: str = MARK) -> list[int]:
+    """Returns the processes that live and have this value of a variable in their environment."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, f"{name}={mark}")]
 
 
 def _is_marked(pid: int, mark: str) -> bool:
     try:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return False
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,17 @@ class HeldProblem(Problem):
         if run.point["x"] == 1:
             raise RuntimeError("no test today")
         return {"score": run.point["x"] / 3}
+
+
+class CrashingProblem(HeldProblem):
+    """The same, but the first attempt of trial 0 crashes its process."""
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        crashed = self.hold / "crashed"
+        if run.number == 0 and not crashed.exists():
+            crashed.touch()
+            ctypes.string_at(0)
+        return super().train(run)
 
 
 class HeldPhases(HeldProblem):

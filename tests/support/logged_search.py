@@ -33,7 +33,7 @@ class KillingCallback(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_logged(folder: Path, *callbacks: Callback, n_trials: int) -> Results:
+def run_logged(folder: Path, *callbacks: Callback, n_trials: int, log_dir: Path | None = None) -> Results:
     """Runs or resumes a search of trials that inherit from the one before; one finalist with a test."""
     tuner = Spec.of(InOrderTuner, xs=[30, 60, 90, 50, 70], donors=["global_recent"])
     return run_search(
@@ -43,7 +43,7 @@ def run_logged(folder: Path, *callbacks: Callback, n_trials: int) -> Results:
         budget=Budget(trials=n_trials),
         finalists=1,
         callbacks=callbacks,
-        log_dir=str(folder / "runs"),
+        log_dir=str(log_dir or folder / "runs"),
     )
 
 

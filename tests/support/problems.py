@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nas.core.errors import ConfigurationError
@@ -203,6 +204,26 @@ class GpusProblem(PlainProblem):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """As CUDA's environment variable says it, with the number of GPUs of which the trial knows."""
         return {"score": float(os.environ["CUDA_VISIBLE_DEVICES"].replace(",", "")), "n_gpus": run.n_gpus}
+
+
+class SharedGpusProblem(GpusProblem):
+    """The same, of trials that run at the same time.
+
+    Args:
+        folder: Holds a file for each trial that has begun.
+        n_trials: Each waits for so many.
+    """
+
+    def __init__(self, folder: str, n_trials: int) -> None:
+        self.folder = Path(folder)
+        self.n_trials = n_trials
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        """Waits for the others."""
+        (self.folder / str(run.number)).touch()
+        while len(os.listdir(self.folder)) < self.n_trials:
+            time.sleep(0.05)
+        return super().train(run)
 
 
 class InOrderTuner(Tuner):

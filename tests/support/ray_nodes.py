@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nas.executors.supervised_process import SupervisedProcess
+from tests.support.commands import marked_processes
 
 START_TIMEOUT_S = 120.0
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -52,6 +53,10 @@ class RayNodes:
         """Starts a node, and returns it. Its ``kill`` is the loss of a machine."""
         self.nodes.append(self._start(f"--address={self.address}", "--num-cpus=1", **variables))
         return self.nodes[-1]
+
+    def processes(self) -> list[int]:
+        """Returns the processes of its nodes and of its drivers."""
+        return marked_processes(self.environment["RAY_AUTH_TOKEN"], "RAY_AUTH_TOKEN")
 
     def _start(self, *arguments: str, **variables: str) -> SupervisedProcess:
         log = Path(self._folder) / f"{secrets.token_hex(4)}.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from typing import Any
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_int, check_mapping, check_number
 
-LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", "dask_cuda.LocalCUDACluster"})
+CUDA_CLUSTER = "dask_cuda.LocalCUDACluster"
+"""A cluster that shows each of its workers a GPU of its own."""
+LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", CUDA_CLUSTER})
 """Clusters whose workers run on the driver's machine and inherit its environment."""
 
 
@@ -37,6 +40,38 @@ class DaskCluster:
     def is_local(self) -> bool:
         """Whether the driver starts all workers on its machine."""
         return self.address is None and self.target in LOCAL_CLUSTERS
+
+    @property
+    def trials_per_worker(self) -> int:
+        """Trials at a time on each worker; 1 if the cluster's arguments do not say."""
+        if not self.resources:
+            return self._threads_per_worker
+        if not self.is_local:  # a command line has what its workers offer
+            return 1
+        offered = _offer(self.arguments)
+        takes = [int(offered.get(name, 0) / amount) for name, amount in self.resources.items()]
+        return max(1, min(self._threads_per_worker, *takes))
+
+    @property
+    def _threads_per_worker(self) -> int:
+        command = list(self.arguments.get("worker_command") or ())
+        if "--nthreads" in command[:-1]:
+            return _count(command[command.index("--nthreads") + 1])
+        if "cores" not in self.arguments:
+            return _count(self.arguments.get("threads_per_worker"))
+        if (processes := self.arguments.get("processes")) is None:  # dask-jobqueue chooses several
+            return 1
+        return max(1, _count(self.arguments["cores"]) // _count(processes))
+
+    def n_workers(self, slots: int) -> int:
+        """Returns the number of workers on which ``slots`` trials run at a time."""
+        return math.ceil(slots / self.trials_per_worker)
+
+
+def _count(value: object) -> int:
+    """Returns the whole number of an argument; 1 if it is none."""
+    text = str(value)
+    return max(1, int(text)) if text.isdecimal() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +99,65 @@ def read_dask(values: Mapping[str, Any]) -> DaskCluster:
         )
     if address is None and not isinstance(target, str):
         raise ConfigurationError(f"runner.cluster._target_={target!r}: must be a cluster class of Dask")
+    if address is None and target == CUDA_CLUSTER:
+        _check_cuda_cluster(values)
     adapt, resources = runner.get("adapt"), check_mapping("runner.resources", runner.get("resources") or {})
-    if adapt is not None and not (isinstance(adapt, Mapping) and set(adapt) <= {"minimum", "maximum"}):
-        raise ConfigurationError(f"runner.adapt={adapt!r}: must be null or {{minimum: 0, maximum: 8}}")
-    for name, count in (adapt or {}).items():
-        check_int(f"runner.adapt.{name}", count, 0)
+    if adapt is not None:
+        _check_adapt(adapt, address)
     for name, amount in resources.items():
         check_number(f"runner.resources.{name}", amount, 0, excluded=0)
-    return DaskCluster(address=address, target=target or "", arguments=arguments, adapt=adapt, resources=resources)
+    cluster = DaskCluster(address=address, target=target or "", arguments=arguments, adapt=adapt, resources=resources)
+    if resources and cluster.is_local:
+        _check_offer(resources, arguments)
+    return cluster
+
+
+def _check_cuda_cluster(values: Mapping[str, Any]) -> None:
+    """Refuses a choice of GPUs that conflicts with that of ``LocalCUDACluster``."""
+    if (gpus := values.get("gpus", "all")) != "all":
+        raise ConfigurationError(
+            f"gpus={gpus}: must be all with {CUDA_CLUSTER}. Set runner.cluster.CUDA_VISIBLE_DEVICES instead."
+        )
+    if (wanted := values.get("gpus_per_trial")) not in (None, 1):
+        raise ConfigurationError(
+            f"gpus_per_trial={wanted}: must be 1 with {CUDA_CLUSTER}. Choose distributed.LocalCluster."
+        )
+
+
+def _check_offer(resources: Mapping[str, float], arguments: Mapping[str, Any]) -> None:
+    """Refuses resources that workers of this machine would not have: trials would wait forever."""
+    offered = _offer(arguments)
+    for name, amount in resources.items():
+        if (has := offered.get(name, 0)) < amount:
+            rule = f"at most {has:g}, which each worker offers" if has else "one that workers offer, and none offers it"
+            raise ConfigurationError(
+                f"runner.resources.{name}={amount:g}: must be {rule}. "
+                f"Leave it out, or set runner.cluster.resources.{name}={amount:g}."
+            )
+
+
+def _offer(arguments: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the resources that each worker of this machine offers."""
+    import dask.config
+
+    option, offered = "runner.cluster.resources", arguments.get("resources")
+    if offered is None:
+        option = "distributed.worker.resources"
+        offered = dask.config.get(option, None) or {}
+    return {name: check_number(f"{option}.{name}", n, 0) for name, n in check_mapping(option, offered).items()}
+
+
+def _check_adapt(adapt: object, address: str | None) -> None:
+    if not (isinstance(adapt, Mapping) and set(adapt) <= {"minimum", "maximum"}):
+        raise ConfigurationError(f"runner.adapt={adapt!r}: must be null or {{minimum: 0, maximum: 8}}")
+    if address is not None:
+        raise ConfigurationError(
+            f"runner.adapt={dict(adapt)}: must be null with runner.cluster.address. Let that cluster adapt itself."
+        )
+    least, most = adapt.get("minimum", 0), adapt.get("maximum")
+    check_int("runner.adapt.minimum", least, 0)
+    if "maximum" in adapt and check_int("runner.adapt.maximum", most, 1) < least:
+        raise ConfigurationError(f"runner.adapt.minimum={least}: must be at most maximum, {most}. Lower it.")
 
 
 def read_ray(values: Mapping[str, Any]) -> RayAddress:
@@ -83,8 +169,13 @@ def read_ray(values: Mapping[str, Any]) -> RayAddress:
     if find_spec("ray") is None:
         raise ConfigurationError("runner=ray: needs Ray. Run: pip install 'heirloom-nas[ray]'")
     address = values["runner"].get("address")
-    if address not in (None, "auto") and not re.fullmatch(r"[^\s/]+:\d{1,5}", str(address)):
+    if address not in (None, "auto") and not _is_host_with_port(str(address)):
         raise ConfigurationError(
             f"runner.address={address}: must be HOST:6379 of a cluster's head, or auto. Run the search on a node of it."
         )
     return RayAddress(address)
+
+
+def _is_host_with_port(address: str) -> bool:
+    found = re.fullmatch(r"[^\s/]+:(\d{1,5})", address)
+    return found is not None and 0 < int(found[1]) < 2**16

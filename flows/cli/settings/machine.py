@@ -8,8 +8,10 @@ from typing import Any
 
 from flows.cli.settings.clusters import DaskCluster, RayAddress, read_dask, read_ray
 from flows.cli.settings.runners import (
+    DEVICES,
     PLACES_GPUS,
     RunnerKind,
+    no_gpu,
     read_device,
     read_gpus_per_trial,
     read_wanted_gpus,
@@ -18,7 +20,7 @@ from flows.cli.settings.runners import (
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import slots_of_gpus
-from nas.core.validation import check_mapping
+from nas.core.validation import check_choice, check_mapping
 from nas.executors.simulated import Workers
 
 MAX_DEFAULT_SLOTS = 4
@@ -94,14 +96,17 @@ def _read_cluster(values: Mapping[str, Any], slots: int, n_threads: int, timeout
         raise ConfigurationError(
             f"gpus={values['gpus']}: must be all on a cluster: CUDA_VISIBLE_DEVICES of each worker chooses"
         )
+    device, wanted = check_choice("device", values["device"], DEVICES), read_wanted_gpus(values)
+    if wanted is not None and device in ("cpu", "mps"):
+        raise no_gpu(wanted, device)
     return Machine(
         runner=values["runner"]["kind"],
         slots=slots,
         n_threads=n_threads,
-        device=values["device"],
+        device=device,
         gpus=(),
         trial_timeout_s=timeout_s,
-        gpus_per_trial=read_wanted_gpus(values) or 1.0,
+        gpus_per_trial=wanted or 1.0,
     )
 
 

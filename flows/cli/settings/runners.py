@@ -94,15 +94,22 @@ def read_gpus_per_trial(values: Mapping[str, Any], device: str, gpus: tuple[int,
     wanted = read_wanted_gpus(values)
     if wanted is None:
         return share_of_slots(len(gpus), slots or 1) if gpus else 1.0
-    name = f"gpus_per_trial={wanted:g}"
     if not gpus:
-        raise ConfigurationError(f"{name}: needs a GPU, but trials run on {device}. Leave gpus_per_trial out.")
+        raise no_gpu(wanted, device)
+    name = f"gpus_per_trial={wanted:g}"
     most = slots_of_gpus(len(gpus), wanted)
     if not most:
         raise ConfigurationError(f"{name}: must be at most {len(gpus)}, the number of GPUs. Lower it.")
     if slots is not None and slots > most:
         raise ConfigurationError(f"slots={slots}: must be at most {most} with {name} on {len(gpus)} GPUs. Lower it.")
     return wanted
+
+
+def no_gpu(wanted: float, device: str) -> ConfigurationError:
+    """Returns the error of ``gpus_per_trial`` on a device that is no GPU of CUDA."""
+    return ConfigurationError(
+        f"gpus_per_trial={wanted:g}: needs a GPU, but trials run on {device}. Leave gpus_per_trial out."
+    )
 
 
 def read_wanted_gpus(values: Mapping[str, Any]) -> float | None:

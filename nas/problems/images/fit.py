@@ -73,10 +73,14 @@ class Start:
     rules: Rules = field(default_factory=Rules)
     report: InheritanceReport | None = None
 
-    def rate(self, step: int, n_steps: int) -> float:
-        """Returns the share of the peak learning rate at a step, with the rules' warm-up."""
+    def rate(self, step: int, n_steps: int, time_share: float = 0.0) -> float:
+        """Returns the share of the peak learning rate at a step, with the rules' warm-up.
+
+        ``time_share``: the share of the time that has passed, if it is limited.
+        """
         has_inherited = self.report is not None and self.report.share > 0
-        return one_cycle(step, n_steps) * (self.rules.warm_up(step) if has_inherited else 1.0)
+        share = one_cycle(max(step, time_share * n_steps - 1), n_steps)  # at most a step behind
+        return share * (self.rules.warm_up(step) if has_inherited else 1.0)
 
 
 def fit(
@@ -87,15 +91,20 @@ def fit(
     The last one may be a part of an epoch. After inheritance, the rules decide on warm-up and frozen weights. The order
     and the augmentation of images depend only on ``run.seed``. The last images of an epoch that do not fill a batch are
     left out. The training resumes from an earlier attempt, and saves resume points except after the last epoch.
+
+    If the time is limited, it ends then (Li, Yumer and Ramanan 2020, arXiv:1905.04753), but not before the epochs of
+    EARLY_STOP. The learning rate follows the share of the time that has passed, where that exceeds the share of the
+    steps.
     """
     if run.device == "cpu":
         keep_freed_memory()
     n_batches = recipe.n_batches(len(images))
+    n_least = recipe.n_epochs_early * n_batches
     n_epochs = math.ceil(n_steps / n_batches)
     shuffling = torch.Generator().manual_seed(run.seed)
     rounding = precision_of(recipe.precision, run.device)
     optimizer = start.optimizer
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: start.rate(step, n_steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: start.rate(step, n_steps, run.time_share))
     for epoch in resumed_epochs(run, n_epochs, network, optimizer, schedule, shuffling):
         network.train()
         if start.report is not None:
@@ -112,7 +121,13 @@ def fit(
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
+            if schedule.last_epoch >= n_least and run.time_share >= 1:
+                break
+        if run.train_until is not None and schedule.last_epoch >= n_least:
+            run.trained_share = schedule.last_epoch / (recipe.n_epochs * n_batches)
         yield epoch
+        if run.has_trained_its_time:
+            break
 
 
 def one_epochs_batches(n_images: int, recipe: Recipe, shuffling: torch.Generator) -> Tensor:
@@ -122,7 +137,7 @@ def one_epochs_batches(n_images: int, recipe: Recipe, shuffling: torch.Generator
     return order.view(n_batches, batch_size)
 
 
-def one_cycle(step: int, n_steps: int) -> float:
+def one_cycle(step: float, n_steps: int) -> float:
     """Returns the share of the peak learning rate at a step, counted from 0.
 
     It rises in the first fifth, and then falls almost to 0.
@@ -144,7 +159,7 @@ def evaluate(network: nn.Module, images: Images, precision: str = "float32") -> 
     """
     rounding = precision_of(precision, images.pixels.device.type)
     network.eval()
-    n_right, total_loss = 0, 0.0
+    found = torch.zeros(3, device=images.pixels.device)  # right, summed loss, batches with numbers that are not finite
     n_batches = math.ceil(len(images) / _SCORED_AT_ONCE)
     with torch.no_grad():
         for pixels, labels in zip(
@@ -152,8 +167,9 @@ def evaluate(network: nn.Module, images: Images, precision: str = "float32") -> 
         ):
             with rounding:
                 logits = network(pixels).float()  # (at most 500, 10)
-            if not logits.isfinite().all():
-                return {"accuracy": math.nan, "loss": math.nan}
-            n_right += int((logits.argmax(1) == labels).sum())
-            total_loss += functional.cross_entropy(logits, labels, reduction="sum").item()
+            loss = functional.cross_entropy(logits, labels, reduction="sum")
+            found += torch.stack([(logits.argmax(1) == labels).sum(), loss, ~logits.isfinite().all()])
+    n_right, total_loss, n_failed = found.tolist()  # the only time that a GPU is waited for
+    if n_failed:
+        return {"accuracy": math.nan, "loss": math.nan}
     return {"accuracy": n_right / len(images), "loss": total_loss / len(images)}

@@ -184,9 +184,16 @@ class ImageProblem(Problem):
 
         network = self.build_for(run).to(run.device)
         start = self._start(run, network)
-        n_epochs = run.epochs(full=self.recipe.n_epochs, early=self.recipe.n_epochs_early)
-        n_steps = n_epochs * self.recipe.n_batches(len(train))
-        return self._fitted(run, network, (train, validation), n_steps=n_steps, start=start)
+        return self._fitted(run, network, (train, validation), n_steps=self._n_steps(run, len(train)), start=start)
+
+    def _n_steps(self, run: TrialRun, n_images: int) -> int:
+        """Returns the steps of the training; if its time is limited, the most."""
+        n_batches = self.recipe.n_batches(n_images)
+        unit = n_batches if run.fidelity is None else 1  # steps: a fidelity may be less than an epoch
+        full, early = (n * n_batches // unit for n in (self.recipe.n_epochs, self.recipe.n_epochs_early))
+        n_planned = unit * run.epochs(full=full, early=early)
+        ends_by_time = run.train_until is not None and not self._trains_in_lanes(run)
+        return unit * full if ends_by_time else n_planned
 
     def _fitted(
         self, run: TrialRun, network: nn.Module, data: tuple[Images, Images], *, n_steps: int, start: Start
@@ -203,16 +210,19 @@ class ImageProblem(Problem):
                     save_for_children(run, network, start.optimizer, self.rules)
                     raise
         save_for_children(run, network, start.optimizer, self.rules)
-        return scores
+        return scores or self._scores(network, validation)  # an earlier attempt trained all epochs
 
     def _fit(
         self, run: TrialRun, network: nn.Module, train: Images, n_steps: int, start: Start
     ) -> Generator[int, None, None]:
         """Trains the network; that of a cheap trial in a stack if there are ``lanes``."""
-        is_cheap = bool(run.policies & CHEAP)  # a final may have a fidelity too
-        if self.lanes == 1 or not is_cheap or n_steps == 0 or run.resumed_from() is not None:
+        if not self._trains_in_lanes(run) or n_steps == 0 or run.resumed_from() is not None:
             return fit(network, train, self.recipe, n_steps=n_steps, run=run, start=start)
         return self._stack_of(run, train).fit(network, n_steps=n_steps, run=run, start=start)
+
+    def _trains_in_lanes(self, run: TrialRun) -> bool:
+        """Returns whether it is one of several cheap trials that train at once."""
+        return self.lanes > 1 and bool(run.policies & CHEAP)
 
     def _stack_of(self, run: TrialRun, train: Images) -> NetworkStack:
         """Returns the stack of trials with as many images and halves of widths."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import queue
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from nas.core.point import Point
 from nas.problems.images.fit import MOMENTUM, Recipe, Start, one_epochs_batches
-from nas.problems.images.largest_net import LargestConvNet, Region, lane_settings, region
+from nas.problems.images.largest_net import LargestConvNet, lane_settings, region
 from nas.problems.images.pixels import Images
 from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
@@ -46,8 +46,6 @@ class NetworkStack:
     def __init__(self, largest: LargestConvNet, images: Images, recipe: Recipe, n_lanes: int) -> None:
         self._largest, self._images, self._recipe = largest, images, recipe
         self._device = images.pixels.device
-        self._shapes = {name: p.shape for name, p in largest.named_parameters()}
-        self._sizes = [math.prod(shape) for shape in self._shapes.values()]
         self._batch_size = min(recipe.batch_size, len(images))
         self._n_batches = recipe.n_batches(len(images))
         self._n_blocks, self._n_features = len(largest.blocks), largest.head.in_features
@@ -62,6 +60,7 @@ class NetworkStack:
         self._queued: torch.cuda.Event | None = None
         self._owner = ThreadPoolExecutor(1, thread_name_prefix="heirloom-stack")
         if self._device.type == "cuda":
+            self._owner.submit(self._use_own_stream).result()
             self._owner.submit(self._capture).result()
 
     def close(self) -> None:
@@ -75,15 +74,25 @@ class NetworkStack:
         """
         shuffling = torch.Generator().manual_seed(run.seed)
         with self._lane() as lane:
-            self._owner.submit(self._put, lane, network, run.point).result()
+            flat = _FlatNetwork(network, self._lanes)
+            self._owner.submit(self._put, lane, flat, run.point).result()
             for epoch in range(1, math.ceil(n_steps / self._n_batches) + 1):
                 first = (epoch - 1) * self._n_batches
                 batches = one_epochs_batches(len(self._images), self._recipe, shuffling)[: n_steps - first]
                 shares = [start.rate(step, n_steps) for step in range(first, first + len(batches))]
                 rates = [run.point["learning_rate"] * share for share in shares]
                 self._owner.submit(self._begin_epoch, lane, batches, rates).result().result()
-                self._owner.submit(self._take, lane, network, len(batches)).result()
+                self._owner.submit(self._take, lane, flat).result()()
+                flat.unpack(len(batches))
                 yield epoch
+
+    def _use_own_stream(self) -> None:
+        """Lets steps run beside the trials' own work on the device.
+
+        That work would wait for all queued steps otherwise.
+        """
+        torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
 
     @contextmanager
     def _lane(self) -> Iterator[int]:
@@ -95,47 +104,26 @@ class NetworkStack:
             self._free.put(lane)
 
     @torch.no_grad()
-    def _put(self, lane: int, network: nn.Module, point: Point) -> None:
+    def _put(self, lane: int, flat: _FlatNetwork, point: Point) -> None:
         """Puts a network into a lane, with a fresh optimizer."""
         lanes = self._lanes
-        for tensor in (lanes.weights, lanes.momentum, lanes.inside):
-            tensor[lane].zero_()
-        stacked, inside = self._views(lanes.weights), self._views(lanes.inside)
-        for name, parameter in network.named_parameters():
-            where = region(parameter.shape, self._shapes[name])
-            stacked[name][lane][where].copy_(parameter.detach())
-            inside[name][lane][where].fill_(1)
-        for name, buffer, where in self._statistics(network):
-            lanes.statistics[name][lane][where].copy_(buffer)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # what the trial has queued
+        lanes.weights[lane].copy_(flat.weights)
+        lanes.inside[lane].copy_(flat.inside)
+        lanes.statistics[lane].copy_(flat.statistics)
+        lanes.momentum[lane].zero_()
         for name, value in lane_settings(point, self._n_blocks).items():
             lanes.settings[name][lane].copy_(value)
         lanes.n_steps[lane] = 0  # an epoch that failed may have left some
         lanes.decay[lane].fill_(point.get("weight_decay", 5e-4))
 
     @torch.no_grad()
-    def _take(self, lane: int, network: nn.Module, n_steps: int) -> None:
-        """Copies a lane into its network."""
-        stacked = self._views(self._lanes.weights)
-        for name, parameter in network.named_parameters():
-            parameter.copy_(stacked[name][lane][region(parameter.shape, self._shapes[name])])
-        for name, buffer, where in self._statistics(network):
-            buffer.copy_(self._lanes.statistics[name][lane][where])
-        for name, buffer in network.named_buffers():
-            if name.endswith("num_batches_tracked"):
-                buffer.add_(n_steps)
-
-    def _statistics(self, network: nn.Module) -> Iterator[tuple[str, Tensor, Region]]:
-        """Yields the running statistics of a network: name, tensor, and where they are in a lane."""
-        for name, buffer in network.named_buffers():
-            if name in self._lanes.statistics:
-                yield name, buffer, region(buffer.shape, self._lanes.statistics[name].shape[1:])
-
-    def _views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Returns the parameters ``(lanes, ...)`` as parts of ``(lanes, n)``."""
-        parts: Sequence[Tensor] = flat.split(self._sizes, dim=1)  # type: ignore[no-untyped-call]
-        return {
-            name: part.view(len(flat), *shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
-        }
+    def _take(self, lane: int, flat: _FlatNetwork) -> Callable[[], None]:
+        """Copies a lane out, and returns a function that waits for the end of it."""
+        flat.weights.copy_(self._lanes.weights[lane])
+        flat.statistics.copy_(self._lanes.statistics[lane])
+        return torch.cuda.current_stream().record_event().synchronize if self._device.type == "cuda" else lambda: None
 
     def _begin_epoch(self, lane: int, batches: Tensor, rates: Sequence[float]) -> Future[None]:
         """Lets a lane train on these batches, and returns the end of it."""
@@ -206,19 +194,19 @@ class NetworkStack:
             weights = lanes.weights - rate * (gradient + MOMENTUM * momentum)  # Nesterov
             for old, new in ((lanes.momentum, momentum), (lanes.weights, weights)):
                 old.copy_(torch.where(active, new, old))
-            for name, new in statistics.items():
-                old = lanes.statistics[name]
-                old.copy_(torch.where(active, old + _BATCH_NORM_MOMENTUM * (new - old), old))
+            for name, old in lanes.statistics_layout.views(lanes.statistics).items():
+                old.copy_(torch.where(active, old + _BATCH_NORM_MOMENTUM * (statistics[name] - old), old))
             lanes.step.add_(active.squeeze(1))
 
     def _gradient(self, batch: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Returns the gradient of each lane's loss, and its statistics of batch-norm."""
         weights = self._lanes.weights.detach().requires_grad_()
+        views = self._lanes.weights_layout.views(weights)
         shape = (*batch.shape, self._n_features)
         noise = torch.rand(shape, generator=self._noise, device=self._device)
         pixels, labels = self._images.pixels[batch], self._images.labels[batch]
         with precision_of(self._recipe.precision, self._device.type):
-            losses, statistics = vmap(self._loss)(self._views(weights), self._lanes.settings, noise, pixels, labels)
+            losses, statistics = vmap(self._loss)(views, self._lanes.settings, noise, pixels, labels)
         [gradient] = torch.autograd.grad(losses.sum(), [weights])
         return gradient, statistics
 
@@ -231,6 +219,23 @@ class NetworkStack:
         return loss, statistics
 
 
+class _FlatLayout:
+    """The places of named tensors, one after another, in a flat one."""
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self._shapes = {name: tensor.shape for name, tensor in tensors}
+        self._sizes = [math.prod(shape) for shape in self._shapes.values()]
+        self.n = sum(self._sizes)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Returns the tensors ``(..., *shape)`` as parts of ``(..., n)``."""
+        parts: Sequence[Tensor] = flat.split(self._sizes, dim=-1)  # type: ignore[no-untyped-call]
+        return {
+            name: part.view(*flat.shape[:-1], *shape)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
+
+
 class _LaneTensors:
     """The tensors of all lanes; the first dimension is the lane.
 
@@ -239,7 +244,7 @@ class _LaneTensors:
         momentum: The optimizer's state, of the same shape.
         inside: 1 where a weight belongs to the lane's network, else 0.
         decay: The weight decay ``(lanes, 1)``.
-        statistics: Running means and variances of batch-norms by name: ``(lanes, channels)``.
+        statistics: Running means and variances of batch-norms, flat: ``(lanes, n)``.
         settings: The arguments of ``LargestConvNet.forward`` that a point decides.
         batches: The indices of an epoch's images: ``(lanes, steps, images)``.
         rates: The learning rates of an epoch: ``(lanes, steps)``.
@@ -249,14 +254,14 @@ class _LaneTensors:
 
     def __init__(self, largest: LargestConvNet, n_lanes: int, n_batches: int, batch_size: int) -> None:
         device = largest.head.weight.device
-        n = sum(parameter.numel() for parameter in largest.parameters())
+        self.weights_layout = _FlatLayout(largest.named_parameters())
+        self.statistics_layout = _FlatLayout(
+            (name, buffer) for name, buffer in largest.named_buffers() if name.endswith(("running_mean", "running_var"))
+        )
+        n = self.weights_layout.n
         self.weights, self.momentum, self.inside = (torch.zeros(n_lanes, n, device=device) for _ in range(3))
         self.decay = torch.zeros(n_lanes, 1, device=device)
-        self.statistics = {
-            name: buffer.new_zeros(n_lanes, *buffer.shape)
-            for name, buffer in largest.named_buffers()
-            if name.endswith(("running_mean", "running_var"))
-        }
+        self.statistics = torch.zeros(n_lanes, self.statistics_layout.n, device=device)
         self.settings = {
             "is_last": torch.zeros(n_lanes, len(largest.blocks), device=device),
             "is_batch": torch.zeros(n_lanes, dtype=torch.bool, device=device),
@@ -266,3 +271,42 @@ class _LaneTensors:
         self.rates = torch.zeros(n_lanes, n_batches, device=device)
         self.step = torch.zeros(n_lanes, dtype=torch.long, device=device)
         self.n_steps = torch.zeros(n_lanes, dtype=torch.long, device=device)
+
+
+class _FlatNetwork:
+    """A network's tensors as they lie in a lane.
+
+    The trial's thread packs and unpacks them. The stack's thread, for which all lanes wait, has a few copies to do.
+
+    Attributes:
+        weights: ``(n,)``, zeros where the largest network has more.
+        inside: 1 where a weight belongs to the network, else 0.
+        statistics: Running means and variances ``(n,)``.
+    """
+
+    @torch.no_grad()
+    def __init__(self, network: nn.Module, lanes: _LaneTensors) -> None:
+        self.weights, self.inside, self.statistics = (
+            torch.zeros_like(tensor[0]) for tensor in (lanes.weights, lanes.inside, lanes.statistics)
+        )
+        weights, inside = lanes.weights_layout.views(self.weights), lanes.weights_layout.views(self.inside)
+        statistics, buffers = lanes.statistics_layout.views(self.statistics), dict(network.named_buffers())
+        self._places: list[tuple[Tensor, Tensor]] = []
+        for name, tensor in network.named_parameters():
+            where = region(tensor.shape, weights[name].shape)
+            inside[name][where].fill_(1)
+            self._places.append((tensor, weights[name][where]))
+        for name in statistics.keys() & buffers.keys():
+            where = region(buffers[name].shape, statistics[name].shape)
+            self._places.append((buffers[name], statistics[name][where]))
+        for own, place in self._places:
+            place.copy_(own)
+        self._n_batches = [tensor for name, tensor in buffers.items() if name.endswith("num_batches_tracked")]
+
+    @torch.no_grad()
+    def unpack(self, n_steps: int) -> None:
+        """Copies the tensors into the network after so many steps."""
+        for own, place in self._places:
+            own.copy_(place)
+        for count in self._n_batches:
+            count.add_(n_steps)

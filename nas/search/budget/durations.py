@@ -6,6 +6,7 @@ import math
 from bisect import insort
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.supernet import is_no_epoch
@@ -53,6 +54,14 @@ class _StageDurations:
         return next(iter(self.complete.in_order or self.ended.in_order), None)
 
 
+class FullTraining(NamedTuple):
+    """The estimated duration of a full training."""
+
+    setup_s: float
+    """Before the first epoch: loading data, building the network."""
+    training_s: float
+
+
 class DurationEstimator:
     """Estimates trial durations per stage from finished trials, in any order.
 
@@ -77,18 +86,22 @@ class DurationEstimator:
         """By number of a trial: the trial of the search stage with its point."""
         self._ratios: dict[str, float] = {}
         """By later stage: the least ratio of training times to the search stage."""
+        self._excess: defaultdict[str, float] = defaultdict(lambda: 1.0)
+        """By later stage: the greatest training time, as a multiple of that by the shares."""
         self._slots: set[int] = set()
         self._shortened: set[str] = set()
 
     def learn(self, trial: Trial) -> None:
         """Adds a finished trial.
 
-        One that goes on training another tells nothing about its stage, nor does a shortened final.
+        One that goes on training another tells nothing about its stage. A shortened final tells how long a full one is.
         """
         if trial.more_epochs is not None:
             return
-        if trial.stage != self._plan.search.name and trial.proposal.fidelity is not None:
+        trained_all = trial.state == State.COMPLETE and not trial.is_shortened
+        if trial.stage != self._plan.search.name and trial.proposal.fidelity is not None and not trained_all:
             self._shortened.add(trial.stage)
+            self._learn_excess(trial)
             return
         seconds, is_complete = trial.duration_s, trial.state == State.COMPLETE
         if seconds is not None and trial.stage == self._plan.search.name:
@@ -121,10 +134,22 @@ class DurationEstimator:
         if searched is None:
             return
         self._searched[trial.number] = searched
-        searched_s = (searched.duration_s or 0.0) - _fixed_s(searched)
-        if searched.state == State.COMPLETE and searched_s > 0:
-            ratio = ((trial.duration_s or 0.0) - _fixed_s(trial)) / searched_s
+        if searched.state == State.COMPLETE and (searched_s := _training_s(searched)) > 0:
+            ratio = _training_s(trial) / searched_s
             self._ratios[trial.stage] = min(ratio, self._ratios.get(trial.stage, math.inf))
+        self._learn_excess(trial)
+
+    def _learn_excess(self, final: Trial) -> None:
+        """Notes by how much a COMPLETE final exceeded the time by its shares."""
+        stage = next((stage for stage in self._plan.later if stage.name == final.stage), None)
+        searched = self._searched.get(final.parents[0]) if final.parents else None
+        if stage is None or searched is None or not final.state == searched.state == State.COMPLETE:
+            return
+        ratio, own = cost_ratio(searched, stage), cost_ratio(final, stage)
+        if ratio is None or own is None or own > ratio:  # a training for fewer epochs tells less
+            return
+        if (by_shares_s := ratio * _training_s(searched)) > 0:
+            self._excess[stage.name] = max(self._excess[stage.name], own * _training_s(final) / by_shares_s)
 
     def _add(self, seen: _StageDurations, seconds: float, is_complete: bool, is_warm: bool) -> None:
         for durations, belongs in ((seen.ended, True), (seen.complete, is_complete), (seen.warm, is_warm)):
@@ -154,16 +179,21 @@ class DurationEstimator:
             ratio = cost_ratio(searched, stage)
         return None if ratio is None else _scaled_s(searched, ratio)
 
-    def full_s(self, trial: Trial, stage: Stage) -> float | None:
+    def full(self, trial: Trial, stage: Stage) -> FullTraining | None:
         """Returns the estimated duration of a full training in a later stage.
 
-        None: it is unknown, or the stage trains for less.
+        None: it is unknown, or the stage trains for less. If the search trial was stopped, its shares say less than
+        those of complete trials, whose usual duration is then the least.
         """
         searched = self._searched.get(trial.number)
         if searched is None or stage.policies & {Policy.EARLY_STOP, Policy.SKIP_TRAIN}:
             return None
-        ratio = cost_ratio(searched, stage)
-        return None if ratio is None else _scaled_s(searched, ratio)
+        if (ratio := cost_ratio(searched, stage)) is None:
+            return None
+        setup_s, training_s = _fixed_s(searched), ratio * _training_s(searched)
+        if searched.state != State.COMPLETE:
+            training_s = max(training_s, (self._estimated[stage.name].representative.usual_s or 0.0) - setup_s)
+        return FullTraining(setup_s, self._excess[stage.name] * training_s)
 
     def need_s(self, stage: Stage, kind: Kind | None = None, *, is_usual: bool) -> float | None:
         """Returns the duration for which a trial of the stage needs time, or None if unknown.
@@ -213,9 +243,14 @@ def _fixed_s(trial: Trial) -> float:
     return trial.cost.get("setup_seconds", trial.cost.get("static_metrics_seconds", 0.0))
 
 
+def _training_s(trial: Trial) -> float:
+    """Returns the rest of the trial's duration."""
+    return (trial.duration_s or 0.0) - _fixed_s(trial)
+
+
 def _scaled_s(trial: Trial, ratio: float) -> float:
     """Returns the duration of a finished trial whose training takes ``ratio`` times as long."""
-    return _fixed_s(trial) + ((trial.duration_s or 0.0) - _fixed_s(trial)) * ratio
+    return _fixed_s(trial) + _training_s(trial) * ratio
 
 
 def cost_ratio(trial: Trial, stage: Stage) -> float | None:

@@ -70,10 +70,14 @@ class BudgetEnforcer:
         self._planner.estimator.start_session()
 
     def start_trial(self, trial: Trial) -> None:
-        """Notes that a trial starts."""
-        self._started_s[trial.number] = self._executor.now_s()
+        """Notes that a trial is submitted. It may wait for a worker."""
+        self._started_s.pop(trial.number, None)
         self._kinds[trial.number] = trial.policies
         self._stop_sent_s.pop(trial.number, None)
+
+    def begin_trial(self, number: int) -> None:
+        """Notes that a worker has begun a trial, so that its GPU time counts."""
+        self._started_s[number] = self._executor.now_s()
 
     # ---- the search stage
 
@@ -139,6 +143,10 @@ class BudgetEnforcer:
             return None
         return self._planner.share_that_fits(stage, self._spent(), parent, n_slots)
 
+    def training_left_s(self, stage: Stage) -> float | None:
+        """Returns ``StagePlanner.training_left_s``; None: any number."""
+        return None if self._planner.is_unlimited else self._planner.training_left_s(stage, self._spent())
+
     def n_full(self, stage: Stage, parent: Trial) -> int | None:
         """Returns ``StagePlanner.n_full``; None: it does not matter."""
         return None if self._planner.is_unlimited else self._planner.n_full(stage, self._spent(), parent)
@@ -173,7 +181,7 @@ class BudgetEnforcer:
         kinds: list[Kind] = []
         if self._counts_gpus:
             now_s, numbers = self._executor.now_s(), self._slots.running.values()
-            running = [now_s - self._started_s[number] for number in numbers] + [0.0] * n_waiting
+            running = [now_s - self._started_s.get(number, now_s) for number in numbers] + [0.0] * n_waiting
             kinds = [self._kinds[number] for number in numbers]
         return Usage(3600 * self._spent_hours(), self._gpu_s, running, kinds)
 

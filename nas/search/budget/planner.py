@@ -15,7 +15,7 @@ from typing import Literal
 from nas.core.budget import Budget
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.trial import Trial
-from nas.search.budget.durations import DurationEstimator, Kind
+from nas.search.budget.durations import DurationEstimator, FullTraining, Kind
 
 Bound = Literal["hours", "gpu_hours"]
 MARGIN = 1.1
@@ -42,10 +42,17 @@ GRACE_MAX_SHARE of the hours.
 """
 SHORT_MARGIN = 1.25
 """The reserve of a shortened final, which is poor if it meets the deadline."""
+LEAST_SHARE = 0.001
+"""The least share of a full training; problems that count epochs train at least one."""
 THREADS_GAIN = 0.6
 """The gain of a final from the threads of each further slot; measured: 0.7 to 0.9."""
 LEAST_FINAL = 3.0
 """The shortest time for a shortened final, as a multiple of the shortest search trial."""
+LAST_SCORE_S, LAST_SCORE_SHARE, LAST_SCORE_MAX_S = 1.0, 0.04, 60.0
+"""The time between a shortened training and the deadline, for the last score.
+
+It is some seconds and a share of the time left, within the limit.
+"""
 RECOUNT = 1.05
 """The growth of the number of trials after which finalists are counted again, which is slow."""
 _ROUNDING_S = 1e-6
@@ -58,7 +65,7 @@ class Usage:
     Attributes:
         wall_s: Wall-clock time of all sessions.
         gpu_s: GPU time of the finished trials, divided by ``gpus_per_trial``.
-        running: Time since the start of each running trial.
+        running: Time since each running trial began; 0 while it waits for a worker.
         kinds: Their policies, as far as they are known.
     """
 
@@ -209,27 +216,37 @@ class StagePlanner:
 
         None: all of it, or trainings are not shortened. ``n_slots``: the slots whose threads the training has.
         """
-        full_s = self._full_s(stage, parent)
-        if not full_s:
+        full = self._full(stage, parent)
+        if full is None:
             return None
-        full_s /= 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1
+        training_s = full.training_s / (1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1)
         left_s = self._left_s(stage, spent, "hours")
-        return None if MARGIN * full_s <= left_s else left_s / (SHORT_MARGIN * full_s)
+        if MARGIN * (full.setup_s + training_s) <= left_s:
+            return None
+        return max(LEAST_SHARE, (left_s / SHORT_MARGIN - full.setup_s) / training_s)
+
+    def training_left_s(self, stage: Stage, spent: Usage) -> float | None:
+        """Returns the seconds until a shortened training should end; None: they are not limited."""
+        if not self._shortens:
+            return None
+        left_s = self._left_s(stage, spent, "hours")
+        return max(0.0, left_s - min(LAST_SCORE_S + LAST_SCORE_SHARE * left_s, LAST_SCORE_MAX_S))
 
     def n_full(self, stage: Stage, spent: Usage, parent: Trial) -> int | None:
         """Returns the number of full trainings that fit; None: it does not matter.
 
         It is at least 1, or one for each slot if threads of idle slots don't help.
         """
-        full_s = self._full_s(stage, parent)
-        if not full_s:
+        full = self._full(stage, parent)
+        if full is None:
             return None
-        left_s = self._left_s(stage, spent, "hours")
-        return max(1 if self._threads_help else self._slots, int(left_s / (MARGIN * full_s)) * self._slots)
+        n_rounds = int(self._left_s(stage, spent, "hours") / (MARGIN * sum(full)))
+        return max(1 if self._threads_help else self._slots, n_rounds * self._slots)
 
-    def _full_s(self, stage: Stage, parent: Trial) -> float | None:
+    def _full(self, stage: Stage, parent: Trial) -> FullTraining | None:
         """Returns the estimated duration of a full training, if it may be shortened and is known."""
-        return self.estimator.full_s(parent, stage) if self._shortens else None
+        full = self.estimator.full(parent, stage) if self._shortens else None
+        return full if full is not None and full.training_s > 0 else None
 
     def _shortest_s(self, stage: Stage) -> float | None:
         """Returns the shortest duration of a trial of a stage, or None if unknown."""

@@ -104,7 +104,7 @@ class Range(Parameter):
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise ConfigurationError(f"{self!r}: low={self.low}: must be at most high ({self.high}). Swap them.")
+            raise ConfigurationError(f"{self!r}: low={self.low}: must be at most high ({self.high}). Correct one.")
         if type(self.log) is not bool:
             raise ConfigurationError(f"{self!r}: log={self.log!r}: must be True or False")
         if self.log and self.low <= 0:

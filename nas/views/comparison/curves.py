@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from nas.core.metric import Metric
+from nas.core.ranking import stage_competitors
 from nas.core.trial import Trial
 from nas.views.comparison.groups import Group
 from nas.views.comparison.intervals import Mean
@@ -50,14 +51,15 @@ class MeanCurve:
 
 
 def best_so_far(search: ComparedSearch, axis: Axis) -> Curve | None:
-    """Returns the best so far of the search stage; None without scores of own weights."""
+    """Returns the best so far of the search stage; None without a trial that competes."""
     snapshot, place = search.snapshot, 0.0
     places: list[float] = []
     values: list[float] = []
-    metric, shared = snapshot.metric, snapshot.shared_scores
+    metric = snapshot.metric
+    competing = {trial.number for trial in stage_competitors(snapshot.lineage, snapshot.stages[0], metric)}
     for trial in _in_order([t for t in snapshot.lineage if t.stage == snapshot.stages[0]]):
         place += 1.0 if axis == "trials" else (trial.duration_s or 0.0) / 3600
-        value = None if trial.outdated or trial.number in shared else trial.value(metric.name)
+        value = trial.value(metric.name) if trial.number in competing else None
         if value is not None and (not values or metric.is_better(value, values[-1])):
             places.append(place)
             values.append(value)

@@ -146,10 +146,14 @@ def _numbered(labels: Sequence[str]) -> list[str]:
 
 
 def _distinctions(own: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields ``key=value`` for the settings that differ from those of another group with this tuner."""
-    for key in dict.fromkeys(key for settings in peers for key in settings):
-        if not key.startswith("space.") and any(own.get(key) != settings.get(key) for settings in peers):
-            yield f"{_short_key(key)}={_short_value(key, own.get(key))}"
+    """Yields ``key=value`` for the settings that differ from those of another group with this tuner.
+
+    A setting that is not given, or null, is left out.
+    """
+    for key, value in own.items():
+        is_shown = value is not None and not key.startswith("space.")
+        if is_shown and any(value != settings.get(key) for settings in peers):
+            yield f"{_short_key(key)}={_short_value(key, value)}"
 
 
 def _short_key(key: str) -> str:

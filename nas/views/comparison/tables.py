@@ -149,7 +149,7 @@ def mean_text(mean: Mean | None) -> str:
     """Returns a mean with its interval: ``0.9421 ± 0.0032``."""
     if mean is None:
         return ""
-    value = score(round(mean.value, 6) + 0.0)  # no -0.0000
+    value = score(round(mean.value, 12) + 0.0)  # differences of equal scores are 0, not 5.551e-17 or -0.0000
     return value if mean.half is None else f"{value} ± {number(mean.half, 2)}"
 
 
@@ -199,7 +199,11 @@ def _test_notes(groups: Sequence[Group], pairs: Sequence[Pair]) -> Iterator[str]
     """Yields lines on groups with too few seeds for a test."""
     base = tested_group(groups)
     if base is None:
-        yield "no interval and no test: each group has one seed only. Add seeds: -m seed=0,1,2,3,4"
+        has_seeds = any(len({search.seed for search in group.searches}) > 1 for group in groups)
+        if has_seeds:
+            yield "no interval and no test: no group has two finished seeds with a score of their own weights"
+        else:
+            yield "no interval and no test: each group has one seed only. Add seeds: -m seed=0,1,2,3,4"
         return
     if base is not groups[0]:
         yield f"too few seeds for a test: {groups[0].label}. Tests are against {base.label}"

@@ -98,5 +98,5 @@ def ticks(low: float, high: float, n: int = 5) -> list[float]:
 
 
 def limited(value: float) -> float:
-    """Returns the value, at most the greatest one on an axis."""
-    return max(-GREATEST, min(GREATEST, value))
+    """Returns the value as a float, at most the greatest one on an axis."""
+    return float(max(-GREATEST, min(GREATEST, value)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nas.core.policy import Policy
+from nas.core.ranking import stage_competitors
 from nas.core.shared_scores import shared_scores
 from nas.core.supernet import supernet_epochs
 from nas.core.trial import State, Trial
@@ -48,6 +49,7 @@ class _Curve:
         self.first_stage = self.trials[0].stage if self.trials else ""
         self.last = self.trials[-1].number if self.trials else 1
         self.shared, self.epochs = shared_scores(self.trials), supernet_epochs(self.trials)
+        self.competing = stage_competitors(self.trials, self.first_stage, metric)
         self.scored = [(t, v) for t in self.trials if (v := t.value(metric.name)) is not None]
         self.low, self.high = self.bounds()
         self.radius = 4.0 if len(self.trials) <= 100 else 2.8 if len(self.trials) <= 400 else 2.0
@@ -119,9 +121,9 @@ class _Curve:
     def best(self) -> tuple[tuple[Path, ...], tuple[Text, ...]]:
         """Returns the best so far of the search stage as steps, and the scores beside it.
 
-        Scores of shared weights are left out.
+        Only trials that compete count.
         """
-        searched = [(t, v) for t, v in self.scored if t.stage == self.first_stage and t.number not in self.shared]
+        searched = [(trial, trial.metrics[self.metric.name]) for trial in self.competing]
         finals = [(t, v) for t, v in self.scored if t.number == self.winner and t.stage != self.first_stage]
         notes = [Text(self.x(t.number), self.y(v) - 11, f"★ {number(v)}", kind="end final") for t, v in finals]
         if not searched:
@@ -169,7 +171,7 @@ class _Curve:
             return
         alone = [t for t, _ in self.scored if t.number not in self.shared]
         in_first = [t for t in alone if t.stage == self.first_stage]
-        if in_first:
+        if self.competing:
             yield LegendItem(f"best so far, stage {self.first_stage}", 28, (Path("best", "M0 4H12V-4H28"),))
         if any(t.number in self.epochs for t, _ in self.scored):
             yield score_item("epoch", "supernet epoch, a mean of subnets")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from nas.core.ranking import winner_key
 from nas.core.spec import Spec
-from nas.core.supernet import is_epoch
 from nas.core.trial import State
 from nas.views.finals_line import finals_line
 from nas.views.formatting import brief, states_text
@@ -88,13 +88,13 @@ def lineage_page(snapshot: Snapshot, *, live_s: float | None = None) -> str:
 
 
 def _trained(snapshot: Snapshot) -> list[Trial]:
-    """Returns complete trials of the first stage with a score.
+    """Returns complete trials of the first stage with a score of the present code.
 
     Shared scores are left out, unless all are.
     """
-    stage, name = snapshot.stages[0] if snapshot.stages else "", snapshot.metric.name
-    scored = [t for t in snapshot.lineage if t.stage == stage and t.state == State.COMPLETE and not is_epoch(t)]
-    scored = [trial for trial in scored if trial.value(name) is not None]
+    stage = snapshot.stages[0] if snapshot.stages else ""
+    complete = [t for t in snapshot.lineage if t.stage == stage and t.state == State.COMPLETE]
+    scored = [trial for trial in complete if winner_key(trial, (snapshot.metric,)) is not None]
     return [trial for trial in scored if trial.number not in snapshot.shared_scores] or scored
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nas.core.lineage import Lineage
+from nas.core.ranking import stage_competitors
 from nas.core.trial import Trial
 from nas.views.formatting import number, states_text
 
@@ -60,15 +61,16 @@ def policy_plan(snapshot: Snapshot) -> Plan:
 def _stage(snapshot: Snapshot, stage: Mapping[str, Any], trials: list[Trial]) -> StageRow:
     in_full = "none" if any(trial.is_shortened for trial in trials) else "none: trained in full"
     policies = " + ".join(map(str, stage.get("policies") or ())) or in_full
-    scored = [(t, value) for t in trials if (value := t.value(snapshot.metric.name)) is not None]
-    best = max(scored, key=lambda entry: snapshot.metric.rank(entry[1]), default=None)
+    name, metric = str(stage.get("name")), snapshot.metric
+    competing = stage_competitors(snapshot.lineage, name, metric)
+    best = max(competing, key=lambda trial: metric.rank(trial.metrics[metric.name]), default=None)
     return StageRow(
-        str(stage.get("name")),
+        name,
         f"{policies}, from the weights of the search" if stage.get("warm") else policies,
         states_text(Lineage.of(trials)) if trials else "no trial yet",
         _share(trials),
         sum(trial.duration_s or 0.0 for trial in trials),
-        "" if best is None else f"{number(best[1])} (trial {best[0].number})",
+        "" if best is None else f"{number(best.metrics[metric.name])} (trial {best.number})",
     )
 
 

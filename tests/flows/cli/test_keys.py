@@ -99,3 +99,12 @@ def test_inner_tuner_is_a_name(tuner: str) -> None:
 def test_keys_inside_others_are_suggested(key: str, meant: str) -> None:
     """A key without its group is answered by its full name, also one of a storage or a runner."""
     assert unknown_key(key, "search").startswith(f"unknown key {key}; did you mean {meant}?")
+
+
+@pytest.mark.parametrize("name", ["1e3", "1.50", "1_000", "true", "nan", "007", "-3", "größe"])
+def test_the_name_of_a_search_is_a_text(name: str) -> None:
+    """A name that looks like a number or a truth value, or that Hydra can't read, stays as it was typed."""
+    assert f"name='{name}'" in Arguments.read("search", [f"name={name}", "seed=1"]).overrides
+    assert "name=last" in Arguments.read("report", ["name=last"]).overrides
+    assert "name=a,b" in Arguments.read("search", ["name=a,b", "-m"]).overrides
+    assert f"names=[a,'{name}']" in Arguments.read("compare", [f"names=a,{name}"]).overrides

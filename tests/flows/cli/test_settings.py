@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.config
 import pytest
 
 from flows.cli.command import Invocation, run_command
 from flows.cli.settings.clusters import read_dask
-from flows.cli.settings.machine import read_machine
+from flows.cli.settings.machine import Machine, read_machine
 from flows.cli.settings.root import read_root
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
+from flows.engine.clusters import dask_spec
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot, slots_of_gpus
+from nas.core.spec import Spec
 from nas.search.definition import Search
+from nas.training.messages import RuntimeSpec
 
 
 def read(wanted: Any, n_gpus: int, slots: int | None) -> float:
@@ -63,6 +67,10 @@ def test_impossible_shares_are_refused(wanted: Any, slots: int | None, complaint
         ({"cluster": 3}, r"runner.cluster=\*\*\*: must hold keys. Set runner.cluster.KEY=VALUE"),
         ({"resources": [1]}, r"runner.resources=\*\*\*: must hold keys"),
         ({"resources": {"GPU": True}}, "runner.resources.GPU=True: must be a number greater than 0"),
+        (
+            {"cluster": {"_target_": "distributed.LocalCluster", "resources": {"GPU": "1"}}, "resources": {"GPU": 1}},
+            "runner.cluster.resources.GPU='1': must be a number of at least 0",
+        ),
     ],
 )
 def test_values_of_clusters_hold_keys(wrong: dict[str, Any], complaint: str) -> None:
@@ -71,6 +79,93 @@ def test_values_of_clusters_hold_keys(wrong: dict[str, Any], complaint: str) -> 
 
     with pytest.raises(ConfigurationError, match=complaint):
         read_dask({"runner": runner})
+
+
+LOCAL: dict[str, Any] = {"kind": "dask", "cluster": {"_target_": "distributed.LocalCluster"}}
+CUDA = {"kind": "dask", "cluster": {"_target_": "dask_cuda.LocalCUDACluster"}}
+FAR = {"kind": "dask", "cluster": {"address": "tcp://h:8786"}}
+RAY = {"kind": "ray", "address": "h:6379"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"runner": RAY, "device": "gpu"}, "device='gpu': must be auto, cpu, cuda or mps"),
+        ({"runner": FAR, "device": "cuda:1"}, "device='cuda:1': must be auto, cpu, cuda or mps"),
+        ({"runner": FAR, "device": "cpu", "gpus_per_trial": 2}, "gpus_per_trial=2: needs a GPU, but trials run on cpu"),
+        ({"runner": RAY, "device": "mps", "gpus_per_trial": 1}, "gpus_per_trial=1: needs a GPU, but trials run on mps"),
+        (
+            {"runner": {**FAR, "adapt": {"maximum": 8}}},
+            r"runner.adapt=.* must be null with runner.cluster.address. Let",
+        ),
+        ({"runner": {**LOCAL, "adapt": {"minimum": 8, "maximum": 2}}}, "runner.adapt.minimum=8: must be at most .* 2"),
+        (
+            {"runner": {**LOCAL, "adapt": {"maximum": 0}}},
+            "runner.adapt.maximum=0: must be a whole number of at least 1",
+        ),
+        ({"runner": {**RAY, "address": "h:99999"}}, "runner.address=h:99999: must be HOST:6379"),
+        (
+            {"runner": CUDA, "gpus": [1]},
+            r"gpus=\[1\]: must be all with dask_cuda.LocalCUDACluster. Set runner.cluster.",
+        ),
+        (
+            {"runner": {**LOCAL, "resources": {"GPU": 1}}},
+            "runner.resources.GPU=1: must be one that workers offer, and none offers it. Leave it out, or set runner",
+        ),
+        (
+            {"runner": {**LOCAL, "cluster": {**LOCAL["cluster"], "resources": {"GPU": 1}}, "resources": {"GPU": 2}}},
+            "runner.resources.GPU=2: must be at most 1, which each worker offers. Leave it out, or set runner.cluster",
+        ),
+        ({"runner": CUDA, "gpus_per_trial": 2}, "gpus_per_trial=2: must be 1 with dask_cuda.LocalCUDACluster. Choose"),
+    ],
+)
+def test_conflicting_settings_of_clusters_are_refused(wrong: dict[str, Any], complaint: str) -> None:
+    """What a cluster would ignore, or fail by much later, is one line."""
+    values = {"slots": 2, "threads": 1, "trial_timeout_s": None, "device": "auto", "gpus": "all"}
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        read_machine({**values, "gpus_per_trial": None, **wrong})
+
+
+@pytest.mark.parametrize(("runner", "gpus"), [(LOCAL, (0, 1)), (CUDA, ())])
+def test_workers_of_a_cuda_cluster_keep_their_gpu(runner: dict[str, Any], gpus: tuple[int, ...]) -> None:
+    """dask-cuda shows each worker its GPU first; to count on from there would give all workers the same."""
+    runtime = RuntimeSpec(problem=Spec("no.Problem"), url="/nowhere", options={})
+    machine = Machine(
+        runner="dask", slots=2, n_threads=1, device="cuda", gpus=(0, 1), trial_timeout_s=None,
+        dask=read_dask({"runner": runner}),
+    )  # fmt: skip
+
+    assert dask_spec(machine, runtime).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("cluster", "resources", "n_workers"),
+    [
+        ({}, {}, 6),
+        ({"threads_per_worker": 3}, {}, 2),
+        ({"threads_per_worker": 4}, {}, 2),
+        ({"threads_per_worker": 3, "resources": {"GPU": 2}}, {"GPU": 1}, 3),
+        ({"_target_": "dask_jobqueue.SLURMCluster", "cores": 6, "processes": 2}, {}, 2),
+        ({"_target_": "dask_jobqueue.SLURMCluster", "cores": 6, "processes": None}, {}, 6),
+        ({"_target_": "dask_jobqueue.SLURMCluster", "cores": 6, "processes": 1}, {"GPU": 1}, 6),
+        ({"_target_": "x.KubeCluster", "worker_command": ["dask", "worker", "--nthreads", "2"]}, {}, 3),
+        ({"_target_": "x.KubeCluster", "worker_command": ["dask", "worker", "--nthreads", "2"]}, {"GPU": 1}, 6),
+    ],
+)
+def test_slots_are_trials_not_workers(cluster: dict[str, Any], resources: dict[str, int], n_workers: int) -> None:
+    """A cluster gets as many workers as six trials at a time need."""
+    runner = {"kind": "dask", "cluster": {**LOCAL["cluster"], **cluster}, "resources": resources}
+
+    assert read_dask({"runner": runner}).n_workers(6) == n_workers
+
+
+def test_an_offer_of_dasks_configuration_counts() -> None:
+    """Two trials of three threads have the resources that Dask's configuration lets each worker offer."""
+    runner = {**LOCAL, "cluster": {**LOCAL["cluster"], "threads_per_worker": 3}, "resources": {"GPU": 1}}
+
+    with dask.config.set({"distributed.worker.resources": {"GPU": 2}}):
+        assert read_dask({"runner": runner}).n_workers(6) == 3
 
 
 @pytest.mark.parametrize("options", ["hunter2hunter2", ["hunter2hunter2"], 22222])

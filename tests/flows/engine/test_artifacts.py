@@ -24,7 +24,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.ranking import Export
 from nas.core.reference import Reference
-from nas.core.trial import Proposal, State, Trial
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, Finished, StopRequested
 from nas.storage.verified import digest_of
 
@@ -116,6 +116,19 @@ def test_full_trainings_lead_the_leaderboard(api: Api) -> None:
 
     assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["3", "2", "1", "0"]
     assert shown.n_lost == 0
+
+
+def test_trials_that_cannot_win_are_not_on_the_leaderboard(api: Api) -> None:
+    """A trial ended by a stopper or trained by older code does not rank; one at the deadline follows complete ones."""
+    shown = artifacts(api.url, [])
+    stopped = replace(published(1), state=State.STOPPED, reason=Reason.STOPPER, metrics={"loss": 0.1})
+    at_deadline = replace(stopped, number=2, reason=Reason.DEADLINE, metrics={"loss": 0.2})
+    for each in (trial(0, 0.5), stopped, at_deadline, replace(trial(3, 0.3), outdated=True), trial(4, 0.4)):
+        shown.observe(Finished(each))
+    shown.close(5)
+    boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
+
+    assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["4", "0", "2"]
 
 
 def test_trials_in_hand_rank_among_finals_with_export_best(api: Api) -> None:

@@ -279,6 +279,8 @@ def test_mistakes_in_a_loop() -> None:
             search.ask()
     with pytest.raises(ConfigurationError, match=r"search\.ask: must be called inside `with nas\.open_search"):
         search.ask()
+    with pytest.raises(ConfigurationError, match=r"must be entered once\. Call nas\.open_search again"), search:
+        pass
 
     assert search.results.lineage[0].metrics == {"score": 1.0}
 

@@ -14,6 +14,7 @@ from nas import load
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.trial import State
 from nas.search.definition import TWO_STAGE
 from nas.views.plot import plot_scores
 from nas.views.table import lineage_table
@@ -101,11 +102,12 @@ def test_shared_scores_are_marked(root: Path) -> None:
     assert ([*axes.lines], labels) == ([], ["search with shared weights"])
 
 
-def test_outdated_trials_are_not_the_best_so_far(root: Path) -> None:
-    """The plot's line leaves out trials of older code, as the curves of ``compare`` do."""
+def test_trials_that_cannot_win_are_not_the_best_so_far(root: Path) -> None:
+    """The plot's line leaves out trials of older code and stopped ones, as the curves of ``compare`` do."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     trials = [trial(0, score=0.9, outdated=True), trial(1, score=0.5), trial(2, score=0.6)]
+    trials.append(trial(3, score=0.8, state=State.STOPPED))
     [line] = plot_scores(Lineage.of(trials), Metric("accuracy")).lines
     pyplot.close("all")
 

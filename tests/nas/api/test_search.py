@@ -214,6 +214,7 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
         (Scaled, {"name": 12}, "name=12: must be 1 to 200 letters"),
         (Scaled, {"root": 5}, "storage.root=5: must be a folder or a URL, as text"),
         (Scaled, {"retention": "best:1"}, r"retention='best:1': must be a nas\.Retention"),
+        (Scaled, {"name": "a/b"}, "name='a/b': must be 1 to 200 letters.* Choose another name"),
         (Scaled, {"log_dir": 5.5}, "log_dir=5.5: must be a folder, as text"),
         (Scaled, {"code": "change"}, "code='change': must be changed, to go on with other code"),
         (changed(Scaled(2), factor=5), {}, r"problem=Scaled\(\.\.\.\): factor must not .* Pass Scaled\(factor=5, "),
@@ -243,6 +244,17 @@ def test_a_class_with_names_of_its_own_is_used_twice() -> None:
     problem = Lazy(3)
 
     assert [len(run_search(problem, tuner=RandomTuner, root=memory(), budget=2).lineage) for _ in range(2)] == [2, 2]
+
+
+def test_log_dir_is_outside_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loggers' files may not lie in the search's folder; the default may be the root if there is no logger."""
+    monkeypatch.chdir(tmp_path)
+    for more in ({"root": "a", "log_dir": "a"}, {"root": "a", "log_dir": "a/s"}, {"callbacks": [Callback()]}):
+        arguments: dict[str, Any] = {"root": "runs", "name": "s", "budget": 1, **more}
+        with pytest.raises(ConfigurationError, match=r"log_dir=.*: must be outside the storage.* Name another"):
+            run_search(Scaled, tuner=RandomTuner, **arguments)
+
+    assert len(run_search(Scaled, tuner=RandomTuner, root="runs", name="s", budget=1).lineage) == 1
 
 
 def test_root_may_be_a_path(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -496,3 +498,21 @@ def test_mapped_paths(tmp_path: Path) -> None:
     for text in (f"{source}={tmp_path}", "nfs=data", str(source)):
         with pytest.raises(ConfigurationError, match="--map"):
             link_path(text)
+
+
+@pytest.mark.parametrize("other", ["data", "elsewhere"])
+def test_a_path_that_two_commands_map_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    """A link that another command creates in the same moment is taken if it leads to the same folder."""
+    from nas.compat.nni.path_links import link_path
+
+    source, target, symlink_to = tmp_path / "nfs", tmp_path / "data", Path.symlink_to
+    (tmp_path / other).mkdir()
+
+    def just_after_another(link: Path, folder: Path, **more: bool) -> None:
+        os.symlink(tmp_path / other, link)
+        symlink_to(link, folder, **more)
+
+    monkeypatch.setattr(Path, "symlink_to", just_after_another)
+    with nullcontext() if other == "data" else pytest.raises(ConfigurationError, match="exists and is not"):
+        assert link_path(f"{source}={target}") is None
+    assert source.resolve() == tmp_path / other

@@ -194,7 +194,7 @@ def test_arguments_that_fit_are_given(value: object) -> None:
 )
 def test_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     """An argument that is unknown, or set by the search, is refused with the known ones."""
-    takes = "population_size=8, sample_size=3, crossover=0.0, replacement='oldest', donor='parent'"
+    takes = "population_size=None, sample_size=None, crossover=0.0, replacement='oldest', donor='parent'"
     line = f"{EVOLUTION} {message}; it takes {takes}"
 
     with pytest.raises(ConfigurationError, match=f"^{re.escape(line)}$"):

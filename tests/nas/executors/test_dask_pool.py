@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 from nas import Ability, Budget, Metric, Proposal, Tuner
 from nas.core.errors import ActionError, ConfigurationError, SearchFailedError, SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
-from nas.core.trial import State, Trial
+from nas.core.trial import Reason, State, Trial
 from nas.executors.dask_pool import DaskPool
-from nas.executors.engine_worker import ROOT_VARIABLE, EngineSpec
+from nas.executors.engine_worker import ROOT_VARIABLE, EngineSpec, unpacked
 from nas.executors.events import Event, Finished, JobLeftWorker, Started, StopRequested, TrialLost, TrialRequested
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings, SearchController
@@ -30,7 +34,7 @@ from nas.training.messages import RuntimeSpec
 from tests.support import held_problem
 from tests.support.commands import environment, until
 from tests.support.dask_cluster import DaskCluster
-from tests.support.held_problem import HeldPhases, HeldProblem
+from tests.support.held_problem import CrashingProblem, HeldPhases, HeldProblem
 from tests.support.recorded_display import RecordedDisplay
 
 pytestmark = pytest.mark.slow
@@ -60,7 +64,8 @@ class Driver:
         folder: Holds the root and the files that hold trials.
         cluster: Runs its trials.
         problem: The class of the problem.
-        more: ``slots``, ``stopper``, ``trials_per_job``, ``url`` and settings of the controller.
+        more: Arguments of the pool, ``stopper``, ``trials_per_job``, ``url``, ``trial_timeout_s`` and settings of the
+            controller.
     """
 
     def __init__(
@@ -87,7 +92,15 @@ class Driver:
         )
         self.display = RecordedDisplay()
         self.events: list[Event] = []
-        self.pool = DaskPool(EngineSpec(runtime=runtime), cluster.client(), self.display, slots=self.slots)
+        self.client = cluster.client()
+        self.pool = DaskPool(
+            EngineSpec(runtime=runtime, trial_timeout_s=more.pop("trial_timeout_s", None)),
+            self.client,
+            self.display,
+            slots=self.slots,
+            n_ahead=more.pop("n_ahead", 0),
+            resources=more.pop("resources", None),
+        )
         self.executor = LocalExecutor(self.pool, self.slots)
         self.tuner = CountingTuner(self.problem.space, self.problem.metrics)
         self.settings = more
@@ -198,6 +211,133 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
         driver.executor.call("test", trials[1])
 
 
+def test_a_lost_trial_begins_again_at_once(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """After kill -9 of its worker a trial begins within 3 s on another that has run one."""
+    driver = drive(slots=2)
+    hold = driver.hold(0)
+    wait = driver.start(2)
+    cluster.join(), cluster.join()
+    until(lambda: driver.has_started(0) and [event.trial.number for event in driver.of(Finished)] == [1])
+    start = driver.records.read_start(0, 1)
+    assert start is not None
+    [busy] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
+    busy.kill()
+    seconds = until(lambda: driver.has_started(0, attempt=2), 20)
+    hold.unlink()
+    trials = wait()
+
+    assert seconds < 3
+    assert [(trial.state, trial.attempt) for trial in trials] == [(State.COMPLETE, 2), (State.COMPLETE, 1)]
+
+
+def test_a_task_that_dask_begins_again_trains_nothing(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """A worker is lost while the driver is busy: Dask begins its task on another, which reports the loss."""
+    driver = drive()
+    hold = driver.hold(0)
+    wait = driver.start(1)
+    first = cluster.join()
+    until(lambda: driver.has_started(0))
+    second = cluster.join()
+    until(lambda: "2 workers for 1 slot" in driver.display.lines)
+    goes_on = threading.Event()
+    driver.client.loop.add_callback(goes_on.wait)
+    first.kill()
+    with cluster.client() as other:
+        until(lambda: lost_again(other, driver), 20, what="the answer of the second worker")
+    starts = [name for name in driver.records.files.names("trials") if ".start-" in name]
+    goes_on.set()
+    hold.unlink()
+    [trial] = wait()
+
+    assert starts == ["000000.start-1.json"]
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert [(event.trial, event.counts) for event in driver.of(TrialLost)] == [(0, True)]
+    assert second.leftovers()
+
+
+def lost_again(other: Client, driver: Driver) -> bool:
+    """Returns whether a worker has told the driver that its attempt was started before."""
+    told = [content for _, content in other.get_events(str(driver.client.id)) if isinstance(content, bytes)]
+    messages = [unpacked(content)[2] for content in told]
+    return any("the engine ran its task again" in m.why for m in messages if isinstance(m, TrialLost))
+
+
+def test_an_older_answer_about_workers_may_arrive_last(
+    drive: Callable[..., Driver], cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers join; what the scheduler said after the first arrives after what it said then. Both get trials."""
+    driver = drive(slots=2)
+    driver.hold(0), driver.hold(1)
+    ask, asked = driver.client.scheduler.identity, []
+
+    async def identity(**of_dask: int) -> Any:
+        if of_dask:  # the client's own question
+            return await ask(**of_dask)
+        asked.append(None)
+        is_first, found = len(asked) == 1, await ask()
+        while is_first and "2 workers for 2 slots" not in driver.display.lines:
+            await asyncio.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(driver.client.scheduler, "identity", identity)
+    cluster.join()
+    until(lambda: asked, what="the first question")
+    cluster.join()
+    until(lambda: "2 workers for 2 slots" in driver.display.lines, what="both workers")
+    driver.start(2)
+    until(lambda: driver.has_started(0) and driver.has_started(1), 30, what="both trials")
+
+
+def test_a_worker_whose_event_was_lost_gets_trials(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """The pool asks the scheduler itself: a worker may join just before the pool subscribes to events."""
+    driver = drive(slots=1)
+    driver.client.unsubscribe_topic("all")
+    cluster.join()
+    until(lambda: "1 worker for 1 slot" in driver.display.lines, what="the worker")
+    driver.hold(0)
+    driver.start(1)
+    until(lambda: driver.has_started(0), 30, what="the trial")
+
+
+def test_the_controller_never_waits_for_dask(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """With the scheduler stopped, calls of the controller return at once, and arrive later."""
+    driver = drive()
+    driver.hold(0)
+    wait = driver.start(1)
+    cluster.join()
+    until(lambda: driver.has_started(0))
+    [trial] = driver.records.load()[0]
+    cluster.scheduler.send(signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        for _ in range(2000):
+            driver.pool.stop(trial, "stop")
+        driver.pool.dismiss(0)
+        assert not driver.pool.has_job(0)
+        seconds = time.monotonic() - began_s
+    finally:
+        cluster.scheduler.send(signal.SIGCONT)
+    [trial] = wait()
+
+    assert seconds < 1
+    assert (trial.state, trial.attempt) == (State.STOPPED, 1)
+
+
+def test_a_crash_and_a_timeout_end_only_their_trial(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """As on one machine: a segfault costs an attempt, a trial past its time fails, and the worker goes on."""
+    driver = drive(CrashingProblem, trial_timeout_s=4)
+    driver.hold(1)
+    worker = cluster.join()
+    crashed, late, last = driver.start(3)()
+
+    assert [(t.state, t.attempt) for t in (crashed, late, last)] == [("COMPLETE", 2), ("FAILED", 1), ("COMPLETE", 1)]
+    assert late.reason == Reason.TIMEOUT
+    [event] = driver.of(TrialLost)
+    assert "its worker was killed by SIGSEGV" in event.why
+    assert worker.process.poll() is None
+    assert not any("was lost" in line for line in driver.display.lines)
+
+
 @pytest.mark.parametrize("nanny", [False, True])
 def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], cluster: DaskCluster, nanny: bool) -> None:
     """SIGTERM to all processes of a worker, as Slurm sends it: the trial is interrupted and runs elsewhere."""
@@ -231,6 +371,56 @@ def test_one_worker_serves_many_jobs(drive: Callable[..., Driver], cluster: Dask
     ]  # fmt: skip
     assert {t.attempt for t in trials} == {1}
     assert driver.of(JobLeftWorker)
+
+
+def test_a_decision_that_does_not_arrive_loses_the_trial(
+    drive: Callable[..., Driver], cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that waits for the stopper's answer runs again if its worker can't be reached; it waited forever."""
+    send, failed = Client.run, []
+
+    def run(client: Client, function: Any, *arguments: Any, **more: Any) -> Any:
+        if "decide" in arguments and not failed:
+            failed.append(arguments)
+            raise OSError("timed out")
+        return send(client, function, *arguments, **more)
+
+    monkeypatch.setattr(Client, "run", run)
+    driver = drive(stopper=HighStopper((Metric("score"),)))
+    cluster.join()
+    [trial] = driver.start(1)()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert ["can't be reached: timed out" in event.why for event in driver.of(TrialLost)] == [True]
+
+
+def test_a_kill_that_does_not_arrive_loses_the_trial(
+    drive: Callable[..., Driver], cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that must end is given up if its worker can't be reached, and the worker ends it by itself."""
+    send = Client.run
+
+    def run(client: Client, function: Any, *arguments: Any, **more: Any) -> Any:
+        if arguments[-1] in ("deadline", "kill"):
+            raise OSError("timed out")
+        return send(client, function, *arguments, **more)
+
+    monkeypatch.setattr(Client, "run", run)
+    driver = drive()
+    hold = driver.hold(0)
+    wait = driver.start(1)
+    cluster.join()
+    until(lambda: driver.has_started(0))
+    trial = driver.records.load()[0][0]
+    driver.pool.stop(trial, "deadline")  # the controller repeats it, then kills
+    driver.pool.stop(trial, "kill")
+    until(lambda: driver.of(TrialLost), 10)
+    until(lambda: driver.has_started(0, attempt=2), what="the end of the first attempt on the only worker")
+    hold.unlink()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert ["can't be reached: timed out" in event.why for event in driver.of(TrialLost)] == [True]
 
 
 def test_workers_of_another_root_are_refused(
@@ -269,24 +459,48 @@ def test_workers_with_other_code_are_refused(
     assert "can't run trials: held_problem.py changed" in "".join(driver.display.lines)
 
 
+def test_workers_without_heirloom_are_refused(
+    drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """A worker of an environment without Heirloom leaves with what it can't import; its trial runs elsewhere."""
+    (tmp_path / "nas.py").touch()  # hides Heirloom
+    driver = drive(max_attempts=1)
+    cluster.join(PYTHONPATH=str(tmp_path))
+    wait = driver.start(1)
+    until(lambda: driver.of(TrialLost))
+    cluster.join()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert [(event.trial, event.counts) for event in driver.of(TrialLost)] == [(0, False)]
+    told = "can't run trials: it can't import Heirloom: ModuleNotFoundError: No module named 'nas.executors'"
+    assert [told in line for line in driver.display.lines if "leaves" in line] == [True]
+
+
 def test_unfit_workers_with_results_of_others_leave(
     drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path
 ) -> None:
-    """Dask does not retire the only worker that holds a result; it leaves when another worker can take that."""
-    driver = drive(max_attempts=1)
+    """Dask does not retire the only worker that holds a result; it leaves when another worker can take that.
+
+    It gets no trial meanwhile, also if trials are sent ahead of workers, and the wait names it.
+    """
+    driver = drive(max_attempts=1, n_ahead=1)
     unfit = cluster.join(**{ROOT_VARIABLE: str(tmp_path / "elsewhere")})
     with cluster.client() as other:
         kept = other.submit(int, "7")
         assert kept.result(60) == 7
         wait = driver.start(1)
         until(lambda: driver.of(TrialLost))
+        [address] = other.scheduler_info()["workers"]
+        told = f"workers: 0 workers for 1 slot; {address} can't run trials and has not left"
+        until(lambda: told in driver.display.waits, 20, what="the line of the wait")
         hold = driver.hold(0)
         cluster.join()
         until(lambda: not unfit.leftovers(), 30, what="the end of the unfit worker")
         hold.unlink()
         [trial] = wait()
 
-        assert trial.state == State.COMPLETE
+        assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
         assert kept.result(60) == 7
 
 
@@ -321,6 +535,63 @@ def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], clus
     assert {trial.attempt for trial in trials if trial.is_finished} == {1}
 
 
+def test_a_wait_for_resources_names_them(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """A trial waits for a worker that offers what it takes, and the wait says what is missing."""
+    driver = drive(resources={"gpu": 1}, n_ahead=1)
+    cluster.join()
+    wait = driver.start(1)
+    until(lambda: "workers: 0 workers for 1 slot; 1 without the resources gpu=1" in driver.display.waits)
+    cluster.join(DASK_DISTRIBUTED__WORKER__RESOURCES__GPU="1")
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 1)
+    assert "1 worker for 1 slot" in driver.display.lines
+
+
+def test_a_lost_worker_with_resources_is_not_waited_for(
+    drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """A trial queues on the only worker with the resources while an unfit one can't leave; it runs on the next."""
+    gpu = {"DASK_DISTRIBUTED__WORKER__RESOURCES__GPU": "1"}
+    driver = drive(resources={"gpu": 1}, max_attempts=1)
+    cluster.join(**gpu, **{ROOT_VARIABLE: str(tmp_path / "elsewhere")})
+    with cluster.client() as other:
+        actor = other.submit(list, actor=True)
+        actor.result(60)  # Dask does not retire its worker
+        wait = driver.start(1)
+        until(lambda: len(driver.of(TrialLost)) == 1)
+        cluster.join()
+        until(lambda: len(other.scheduler_info()["workers"]) == 2)
+        busy = other.submit(time.sleep, 100, resources={"first": 1})
+        first = cluster.join(**gpu, DASK_DISTRIBUTED__WORKER__RESOURCES__FIRST="1")
+        until(lambda: any(len(keys) == 2 for keys in other.processing().values()), what="the trial behind the sleep")
+        first.kill()
+        until(lambda: len(driver.of(TrialLost)) == 2, 20, what="the loss")
+        busy.cancel()
+        cluster.join(**gpu)
+        [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 3)
+    assert [event.counts for event in driver.of(TrialLost)] == [False, False]
+
+
+def test_a_restart_by_another_client_costs_no_attempt(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """``Client.restart`` of someone else cancels a trial and ends its worker; it runs again on the next one."""
+    driver = drive(max_attempts=1)
+    hold = driver.hold(0)
+    cluster.join(nanny=True)
+    wait = driver.start(1)
+    until(lambda: driver.has_started(0))
+    with cluster.client() as other:
+        other.restart(wait_for_workers=False)
+    until(lambda: driver.of(TrialLost), 20)
+    hold.unlink()
+    [trial] = wait()
+
+    assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
+    assert [event.counts for event in driver.of(TrialLost)] == [False]
+
+
 def test_three_unfit_workers_end_the_search(drive: Callable[..., Driver], cluster: DaskCluster, tmp_path: Path) -> None:
     """The search ends with the reason of the third."""
     driver = drive()
@@ -349,6 +620,16 @@ def test_the_end_of_a_session_interrupts_its_trials(drive: Callable[..., Driver]
 
     assert [t.state for t in driver.records.load()[0]] == [State.WAITING] * 2
     until(lambda: worker.leftovers() == [worker.process.pid], 20, what="the end of the trial's processes")
+
+
+def test_a_pool_without_gpus_has_no_folder(
+    drive: Callable[..., Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder is for claims of GPUs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    drive()
+
+    assert not list(tmp_path.glob("heirloom-*"))
 
 
 def test_a_lost_scheduler_interrupts_the_search(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nas import Proposal
+from nas import Int, Metric, ParameterSpace, Problem, Proposal, TrialRun
 from nas.core.errors import ConfigurationError
 from nas.core.spec import Spec
 from nas.core.trial import Trial
+from nas.executors import engine_session
+from nas.executors.engine_session import EngineSession, Message, Taken
 from nas.executors.engine_worker import (
     OPTIONS_VARIABLE,
     ROOT_VARIABLE,
@@ -22,7 +25,8 @@ from nas.executors.engine_worker import (
     local_runtime,
     worker_environment,
 )
-from nas.executors.events import TrialLost
+from nas.executors.events import Finished, TrialLost
+from nas.executors.process_pool import visible_gpus
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import Assignment, RuntimeSpec
@@ -104,3 +108,76 @@ def test_worker_without_the_drivers_records_is_unfit(tmp_path: Path, trial: Tria
     assert isinstance(ended, WorkerUnfit)
     assert ended.is_mistake
     assert "does not hold the driver's trial 0. Mount the driver's storage there, or set" in ended.error
+
+
+class KeptSession(EngineSession):
+    """A session that keeps its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Message] = []
+
+    def send(self, key: str | None, message: Message) -> None:
+        self.sent.append(message)
+
+
+def test_a_task_that_begins_while_its_session_ends_trains_nothing(
+    tmp_path: Path, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a worker prepares its process: the trial is lost, which costs no attempt."""
+    session = KeptSession()
+
+    def begin(spec: EngineSpec) -> EngineWorker:
+        session.close()
+        return EngineWorker(spec)
+
+    monkeypatch.setattr(engine_session, "EngineWorker", begin)
+    session.run("key", PackedOrder.of(EngineSpec(runtime=runtime(str(tmp_path / "search"))), Assignment(trial)))
+
+    assert session.sent == [Taken(), TrialLost(0, 0, "the driver has ended the session", counts=False)]
+
+
+def test_a_trial_for_a_job_that_has_left_is_lost(trial: Trial) -> None:
+    """A job may leave just when its next trial is sent; the driver waited for that trial forever."""
+    session = KeptSession()
+    session.run_next("key", Assignment(trial))
+
+    assert session.sent == [TrialLost(0, 0, "its job had left the worker", counts=False)]
+
+
+class ShownGpusProblem(Problem):
+    """Scores each point with the GPU that its process sees."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 1)})
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        return {"score": float(os.environ["CUDA_VISIBLE_DEVICES"])}
+
+
+@pytest.mark.slow
+def test_a_worker_that_joins_late_takes_the_free_gpu(tmp_path: Path) -> None:
+    """The third worker of an adaptive cluster gets the GPU of the first, which has left; others have theirs."""
+    where = replace(runtime(str(tmp_path / "search")), problem=Spec.of(ShownGpusProblem), device="cuda")
+    spec = EngineSpec(runtime=where, gpus=(0, 1), claims=str(tmp_path))
+    records = Records(open_root(str(tmp_path / "search")))
+    first, second = EngineWorker(spec), EngineWorker(spec)
+    first.close()
+    workers = [second, EngineWorker(spec)]
+    ended = []
+    for number, worker in enumerate(workers):
+        trial = Trial(number=number, index=number, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+        records.propose(trial)
+        ended.append(worker.run(Assignment(trial), lambda event: None))
+        worker.close()
+
+    assert [event.trial.metrics for event in ended if isinstance(event, Finished)] == [{"score": 1.0}, {"score": 0.0}]
+
+
+def test_a_worker_gets_no_gpu_outside_of_its_allocation() -> None:
+    """A worker that is shown fewer GPUs than a trial needs is refused; others count within their list."""
+    assert visible_gpus([0, 1], {"CUDA_VISIBLE_DEVICES": "5,7,9"}) == "5,7"
+    assert visible_gpus([0, 1], {}) == "0,1"
+    for shown in ("5", ""):
+        with pytest.raises(ConfigurationError, match=f"^CUDA_VISIBLE_DEVICES={shown}: must list at least 2 GPUs here"):
+            visible_gpus([0, 1], {"CUDA_VISIBLE_DEVICES": shown})

@@ -21,9 +21,9 @@ from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors import worker_process
+from nas.executors.driver_folder import DriverFolder
 from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Notice, Reported, Started, StopRequested
 from nas.executors.local_executor import LocalExecutor
-from nas.executors.log_folder import LogFolder
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPool
 from nas.executors.worker_process import WorkerProcess
@@ -826,22 +826,33 @@ def test_log_of_a_slot_is_bounded(
 
 
 @pytest.mark.slow
-def test_log_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next driver removes the folder of a killed one, but not that of a live one."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    program = (
-        "import sys; from nas.executors.log_folder import LogFolder as F; f = F(); print(f.path, flush=True); input()"
-    )
+    program = "from nas.executors.driver_folder import DriverFolder as F; f = F(); print(f.path, flush=True); input()"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as other:
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().strip())
-        LogFolder().remove()
+        DriverFolder().remove()
         assert theirs.is_dir()
         other.kill()
-    mine = LogFolder()
+    mine = DriverFolder()
 
     assert [*tmp_path.iterdir()] == [mine.path]
     mine.remove()
     assert [*tmp_path.iterdir()] == []
+
+
+def test_drivers_that_start_at_once_have_folders(tmp_path: Path) -> None:
+    """No driver takes the folder of another that has just made it."""
+    program = (
+        "from nas.executors.driver_folder import DriverFolder as F\n"
+        "for _ in range(300): f = F(); assert f.path.is_dir(); f.remove()"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    drivers = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(4)]
+
+    assert [driver.wait() for driver in drivers] == [0] * 4
+    assert not [*tmp_path.iterdir()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -85,11 +86,14 @@ def make_run(files: BlobStore) -> Iterator[Callable[..., TrialRun]]:
         channel: TrialChannel | None = None,
         attempt: int = 1,
         resume_every_s: float = EVERY_S,
+        train_for_s: float | None = None,
     ) -> TrialRun:
         proposal = Proposal(point=point, fidelity=fidelity, derivation=derivation)
         trial = Trial(number=1, index=1, proposal=proposal, policies=frozenset(policies), seed=seed, attempt=attempt)
         weights = [donor.donor for donor in donors]
-        run = TrialRun(trial, files, donors=weights, channel=channel, resume_every_s=resume_every_s)
+        until = None if train_for_s is None else time.time() + train_for_s
+        more = {"channel": channel, "resume_every_s": resume_every_s, "train_until": until}
+        run = TrialRun(trial, files, donors=weights, **more)
         run.load_donors()
         seed_everything(seed)
         runs.append(run)

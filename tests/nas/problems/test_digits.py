@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ import yaml
 from torch import Tensor
 from torch.export import Dim
 
-from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
+from nas.core.errors import ConfigurationError, TrialDeadlineExceeded, TrialInterrupted, TrialStopped
 from nas.core.policy import Policy
 from nas.core.trial import Trial
 from nas.problems.digits import DigitsProblem
@@ -32,6 +33,18 @@ POINT = {
     "norm": "batch", "dropout": 0.1, "learning_rate": 0.1,
 }  # fmt: skip
 DEEPER = {**POINT, "n_blocks": 3, "width_3": 24, "kernel_3": 3}
+
+
+class DeadlineChannel:
+    """A channel whose reports are answered by the deadline after some seconds."""
+
+    def __init__(self, after_s: float) -> None:
+        self.deadline_s = time.time() + after_s
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Raises the deadline when it has passed."""
+        if time.time() >= self.deadline_s:
+            raise TrialDeadlineExceeded
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +180,73 @@ def test_skip_train_scores_inherited_weights(problem: DigitsProblem, train: Trai
 
 
 def test_fidelity_is_a_share_of_the_epochs(problem: DigitsProblem, train: Train) -> None:
-    """A fidelity sets the number of epochs, at least one, also with EARLY_STOP."""
-    assert len(train(problem, POINT, SEARCH, fidelity=0.05).accuracies) == 3
-    assert len(train(problem, POINT, SEARCH, fidelity=0.001).accuracies) == 1
+    """A fidelity sets the number of steps, also with EARLY_STOP, and also less than an epoch."""
+    trained = {share: train(problem, POINT, SEARCH, fidelity=share) for share in (0.05, 0.001)}
+
+    assert [len(one.accuracies) for one in trained.values()] == [3, 1]
+    assert [one.run.shares["epochs_share"] for one in trained.values()] == [
+        pytest.approx(share, rel=0.2) for share in trained
+    ]
+
+
+def test_a_shortened_training_ends_in_the_time_allowed(train: Train) -> None:
+    """It trains for the seconds that there are, not for the planned share; the learning rate falls with the time.
+
+    Its last report may come after the deadline.
+    """
+    problem = DigitsProblem()
+    problem.recipe = replace(problem.recipe, n_epochs_early=1)
+    began_s = time.perf_counter()
+    cut = train(problem, POINT, fidelity=0.001, train_for_s=0.6, channel=DeadlineChannel(0.6))
+
+    assert time.perf_counter() - began_s < 5
+    assert 1 / 60 <= cut.run.shares["epochs_share"] < 1
+    assert cut.run.shares["epochs_share"] == pytest.approx(len(cut.accuracies) / 60, abs=1 / 60)
+    assert cut.accuracy > 0.5
+
+
+def test_a_training_without_time_has_not_ended(problem: DigitsProblem, make_run: Callable[..., TrialRun]) -> None:
+    """A shortened training that can't even train as long as a cheap trial is stopped by the deadline."""
+    run = make_run(POINT, fidelity=0.001, train_for_s=0.0, channel=DeadlineChannel(0.0))
+    with pytest.raises(TrialDeadlineExceeded):
+        problem.train(run)
+
+    assert len(run.curve) == 1
+    assert run.shares["epochs_share"] < 1 / 60
+
+
+def test_enough_time_changes_no_bit(train: Train) -> None:
+    """A training that ends before its time is the same as one without a limit."""
+    problem = DigitsProblem()
+    problem.recipe = replace(problem.recipe, n_epochs=3)
+    free, timed = (train(problem, POINT, train_for_s=limit) for limit in (None, 1000.0))
+
+    assert timed.run.shares == free.run.shares
+    assert timed.accuracies == free.accuracies
+    assert all(torch.equal(timed.weights[name], free.weights[name]) for name in free.weights)
+
+
+def test_a_resumed_training_goes_on_from_its_share_of_the_time(
+    problem: DigitsProblem, make_run: Callable[..., TrialRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seconds of the attempts before count, so the learning rate does not rise again."""
+    first = make_run(POINT, resume_every_s=0.0, train_for_s=1000.0)
+    save = first.save_resume_point
+
+    def interrupted(step: int, *parts: object) -> None:
+        save(step, *parts)
+        if step == 6:
+            raise TrialInterrupted
+
+    monkeypatch.setattr(first, "save_resume_point", interrupted)
+    with pytest.raises(TrialInterrupted):
+        problem.train(first)
+    second = make_run(POINT, attempt=2, train_for_s=0.05)
+    problem.train(second)
+
+    assert second.resume_point_saver.earlier_s > 0.05
+    assert 6 <= len(second.curve) < 60
+    assert second.curve[-1][1]["accuracy"] > 0.5
 
 
 def test_rules_reach_inherit(train: Train) -> None:

@@ -276,6 +276,10 @@ class TestRefusals:
                 r"metrics=\('accuracy',\): must be a tuple of nas",
             ),
             ({"problem": Spec.of(Declaring, metrics=Metric("accuracy"))}, r"metrics=Metric.*: must be a tuple of nas"),
+            (
+                {"problem": Spec.of(Declaring, metrics=(Metric("step"),))},
+                r"metrics: must have no name of a parameter of run.report \(step\). Choose another name",
+            ),
             ({"problem": Spec.of(Declaring, space={"width": 8})}, r"space={'width': 8}: must be a nas.Space. Write"),
             ({"problem": Spec.of(Declaring, policies=["SHARE_PARAMS"])}, r"policies=\['SHARE_PARAMS'\]: must be a set"),
             ({"problem": Spec.of(Declaring, policies={"FAST"})}, r"policies={'FAST'}: must be a set of nas.Policy"),

@@ -562,15 +562,16 @@ class TestLocal:
 
     @pytest.mark.slow
     def test_ten_thousand_records_load_quickly(self, local: BlobStore, tmp_path: Path) -> None:
-        """Ten thousand records are read in a second or two (the bound allows for a busy machine)."""
+        """Ten thousand records take less than two seconds of computing, also on a busy machine."""
         folder = tmp_path / "root" / "trials"
         folder.mkdir(parents=True)
         for number in range(10_000):
             (folder / f"{number:06d}.json").write_bytes(b"{}")
-        began_s = time.monotonic()
+        began_s, computed_s = time.monotonic(), time.process_time()
 
         assert len(local.read_folder("trials", ".json")) == 10_000
-        assert time.monotonic() - began_s < 5
+        assert time.process_time() - computed_s < 2
+        assert time.monotonic() - began_s < 60  # it never sleeps
 
 
 PUBLISH_FOR_EVER = """

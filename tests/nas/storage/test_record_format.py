@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -140,3 +142,25 @@ def test_values_of_a_manifest_are_counted_before_decoding() -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 1_000_000
+
+
+@pytest.mark.slow
+def test_threads_that_read_first_do_not_crash() -> None:
+    """The first manifests of a process are read by several threads at once."""
+    threads = """
+import sys, threading
+from nas.storage.manifest import Manifest
+data = Manifest(tensors={}, packs=(), files=()).to_bytes()
+begin = threading.Barrier(8)
+def read():
+    begin.wait()
+    sys.stdout.write(f"{Manifest.from_bytes(data).tensors}\\n")  # print writes its newline on its own
+sys.setswitchinterval(1e-6)
+for thread in (threads := [threading.Thread(target=read) for _ in range(8)]):
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", threads], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, 8 * "{}\n"), done.stderr

@@ -35,6 +35,14 @@ def test_subnet_equals_its_selection(cell: EnasCell, seed: int) -> None:
     assert all(tensor.equal(cell.state_dict()[name]) for name, tensor in alone.state_dict().items())
 
 
+def test_decisions_are_in_the_order_of_the_paper(cell: EnasCell) -> None:
+    """A controller decides node by node: two inputs, then two operations."""
+    names = [f"normal_{node}_{side}_{kind}" for node in (2, 3, 4) for kind in ("input", "op") for side in ("x", "y")]
+    space = space_of(cell)
+
+    assert [decision.name for decision in space.decisions(space.sample(random.Random(0)))] == names
+
+
 def test_inputs_may_be_equal(cell: EnasCell) -> None:
     """A node may take the same node twice, and the output has only the nodes that no other takes."""
     names = list(next(iter(space_of(cell).points())))
@@ -46,8 +54,9 @@ def test_inputs_may_be_equal(cell: EnasCell) -> None:
 
     torch.testing.assert_close(cell(before, last), ends[0] + ends[1])
     assert [name for name in subnet(cell, point).state_dict() if name.startswith("outputs")] == [
-        "outputs.3.weight", "outputs.4.weight",
-    ]  # fmt: skip
+        "outputs.3.weight",
+        "outputs.4.weight",
+    ]
 
 
 def test_all_nodes_of_a_mixture_are_loose_ends(cell: EnasCell) -> None:

@@ -66,3 +66,9 @@ def test_edges_that_a_node_does_not_choose_do_not_count() -> None:
 
     assert n_skips({**edges, "normal_inputs_3": [0, 2]}) == 2
     assert n_skips(edges) == 3
+
+
+def test_names_that_look_like_edges_count() -> None:
+    """A layer counts if the name before its numbers belongs to no choice of inputs, or its numbers to no edge."""
+    assert n_skips({"block_1_2": "skip_connect", "block_inputs_2": "mean"}) == 1
+    assert n_nones({"block_5_2": "none", "block_inputs_2": [0, 1]}) == 1

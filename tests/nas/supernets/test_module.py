@@ -134,6 +134,43 @@ def test_shared_module_stays_shared() -> None:
     assert alone[0] is alone[2]
 
 
+@pytest.mark.parametrize("is_one_module", [True, False])
+def test_shared_tensors_stay_shared(is_one_module: bool) -> None:
+    """An option of two choices has one state in the subnet, as has a buffer that two options share."""
+    first = nn.BatchNorm1d(3)
+    second = first if is_one_module else nn.BatchNorm1d(3)
+    second.running_mean = first.running_mean
+    choices = [
+        LayerChoice({"norm": norm, "none": nn.Identity()}, label) for norm, label in ((first, "x"), (second, "y"))
+    ]
+    network, point, x = nn.Sequential(first, *choices), {"x": "norm", "y": "norm"}, torch.randn(8, 3)
+    alone = subnet(network, point)
+    select(network, point)
+
+    assert is_same(alone(x), network(x))
+    assert all(is_same(tensor, network.state_dict()[name]) for name, tensor in alone.state_dict().items())
+    assert is_same(alone.eval()(x), network.eval()(x))
+    assert len({id(norm.running_mean) for norm in alone.modules() if isinstance(norm, nn.BatchNorm1d)}) == 1
+
+
+def test_hooks_of_choices_are_kept() -> None:
+    """Hooks of a choice are called in a subnet: forward, with keywords, and backward; one added later is its own."""
+    inner = LayerChoice({"one": nn.Linear(2, 2), "two": nn.Linear(2, 2)}, "inner")
+    network = nn.Sequential(LayerChoice({"deep": inner, "flat": nn.Identity()}, "outer"))
+    calls: list[str] = []
+    inner.register_forward_pre_hook(lambda *_: calls.append("before"))
+    inner.register_forward_hook(lambda module, args, kwargs, output: calls.append("after"), with_kwargs=True)
+    network[0].register_full_backward_hook(lambda *_: calls.append("backward"))
+    point, x = {"outer": "deep", "inner": "two"}, torch.ones(1, 2, requires_grad=True)
+    alone = subnet(network, point)
+    alone[0].register_forward_hook(lambda *_: calls.append("own"))  # type: ignore[index]
+    alone(x).sum().backward()
+    select(network, point)
+    network(x).sum().backward()
+
+    assert calls == ["before", "after", "own", "backward", "before", "after", "backward"]
+
+
 def test_choices_inside_options_are_selected() -> None:
     """A choice in an option of another choice has its own decision."""
     inner = LayerChoice({"one": nn.Linear(2, 2), "two": nn.Linear(2, 2)}, "inner")

@@ -10,11 +10,14 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
-from nas.supernets.connectivity import is_connected, live_edges, live_labels
-from nas.supernets.operations import NAS_BENCH_201
+from nas.supernets.choices import LayerChoice
+from nas.supernets.connectivity import is_connected, live_edges
+from nas.supernets.module import space_of
+from nas.supernets.operations import NAS_BENCH_201, Zero
 from nas.supernets.paths import FairPaths, ListedPaths, SandwichPaths, UniformPaths
 
 EDGES = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
@@ -49,8 +52,15 @@ def test_names_that_are_no_edges_are_connected() -> None:
     """Names with two numbers that do not form a cell, and cells that choose their inputs, are not looked at."""
     assert is_connected({"kernel_3_3": "none", "width_1_2": "none", "lr": 0.1})
     assert is_connected({"normal_0_2": "none", "normal_1_2": "none", "normal_inputs_2": [0, 1]})
-    assert not is_connected({"op_0_1": "none", "width": 3})
-    assert live_labels({"op_0_1": "conv", "op_0_2": "none", "op_1_2": "none"}) == set()
+    assert not is_connected({"op_0_1": "conv", "op_0_2": "none", "op_1_2": "none", "op_inputs_per_node": 2})
+
+
+def test_layer_named_as_an_edge() -> None:
+    """A choice with a label such as ``block_0_1`` is no cell of its own, so samplers draw its option ``none``, too."""
+    choice = LayerChoice({"none": Zero(), "conv": nn.Conv2d(3, 3, 1)}, "block_0_1")
+    paths = UniformPaths(space_of(choice), 1)
+
+    assert {paths(step)[0]["block_0_1"] for step in range(20)} == {"none", "conv"}
 
 
 def test_uniform_paths_are_uniform_over_connected_cells() -> None:

@@ -122,3 +122,15 @@ def test_recalibrated_statistics_are_means_of_batches(operations: Operations) ->
 
     torch.testing.assert_close(alone(x), trained, rtol=0.02, atol=0.02)  # the running variance is n / (n - 1) of it
     torch.testing.assert_close(torch.cat([alone(one) for one in x.split(1)]), alone(x), rtol=1e-4, atol=1e-4)
+
+
+def test_recalibration_keeps_the_number_format_and_needs_a_batch() -> None:
+    """A network of float64 gets statistics of float64. Without a batch it stays as it is, with a clear error."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, track_running_stats=False)).double()
+    with pytest.raises(ValueError, match="batches: must have at least one batch"):
+        recalibrate(network, [])
+    assert network[1].running_mean is None
+    x = torch.randn(8, 3, 5, 5, dtype=torch.float64)
+    recalibrate(network, (batch for batch in x.split(4)))
+
+    torch.testing.assert_close(network[1].running_mean, network[0](x).mean((0, 2, 3)))

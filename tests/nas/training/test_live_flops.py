@@ -61,9 +61,22 @@ def in_a_buffer(net: Branches, x: Tensor) -> Tensor:
     return buffer
 
 
+def zeroed(net: Branches, x: Tensor) -> Tensor:
+    """The first layer's output is set to 0 in place."""
+    return net.first(x).mul_(0) + net.second(x)
+
+
+def half_zeroed(net: Branches, x: Tensor) -> Tensor:
+    """Half of the first layer's output is set to 0 in place."""
+    y = net.first(x)
+    y[:, :2].mul_(0)
+    return y + net.second(x)
+
+
 @pytest.mark.parametrize(
     ("join", "n_run", "n_live"),
-    [(unused, 2, 1), (times_zero, 2, 1), (behind_zeros, 2, 1), (in_place, 2, 2), (through_views, 2, 2),
+    [(unused, 2, 1), (times_zero, 2, 1), (zeroed, 2, 1),
+     (half_zeroed, 2, 2), (behind_zeros, 2, 1), (in_place, 2, 2), (through_views, 2, 2),
      (in_a_buffer, 2, 2), (lambda net, x: net.second(net.first(x)) + net.third(x) * 0, 3, 2)],
 )  # fmt: skip
 def test_only_what_is_used_is_live(join: Callable[[Branches, Tensor], Tensor], n_run: int, n_live: int) -> None:
@@ -84,6 +97,28 @@ def test_attention_is_counted() -> None:
     cost = NetworkCost(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: (torch.zeros(1, 5, 8),))
 
     assert cost["live_flops"] == cost["flops"] == counter.get_total_flops() > 0
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4), nn.Identity()])
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_norms_pass_values_on(norm: nn.Module, with_gradient: bool) -> None:
+    """Layers before and after a norm are live. A forward pass may compute a gradient."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.second = nn.Conv2d(4, 4, 3, padding=1), norm, nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(with_gradient):
+                x = x.detach().requires_grad_(with_gradient)
+                y = self.second(self.norm(self.first(x)))
+                return torch.autograd.grad(y.sum(), x)[0] if with_gradient else y
+
+    network = Normed().to("meta").eval()
+    flops, live = count_flops(network, [torch.empty(1, 4, 8, 8, device="meta")])
+
+    assert flops >= 4 * CONV if with_gradient else flops == live == 2 * CONV
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])

@@ -37,6 +37,9 @@ def test_epochs(policies: Iterable[Policy], fidelity: float | None, epochs: int)
 def test_early_is_never_longer_than_full() -> None:
     """EARLY_STOP does not lengthen a training that is already shorter."""
     assert modes(Policy.EARLY_STOP).epochs(full=2, early=8) == 2
+    assert modes().epochs(10) == modes(Policy.QUICK_EVAL).epochs(full=10) == 10
+    with pytest.raises(ConfigurationError, match=r"run\.epochs\(80\): must have early, such as early=10\. Give it"):
+        modes(Policy.EARLY_STOP).epochs(80)
 
 
 @pytest.mark.parametrize(

@@ -417,6 +417,22 @@ class TestReports:
         reports = [(e.trial, e.step, e.metrics) for e in trainer.events if isinstance(e, Reported)]
         assert reports == [(0, 1, {"score": 0.25, "loss": 2}), (0, 2, {"score": 0.5})]
 
+    def test_steps_are_whole_numbers(self, trainer: TrialTrainer) -> None:
+        """Whole steps of any type are integers of the curve; a step that would lose its fraction fails the trial."""
+
+        def body(run: TrialRun) -> object:
+            for step in (np.int64(1), 2.0, torch.tensor(3)):
+                run.report(step, score=0.5)  # type: ignore[arg-type]
+                run.save_resume_point(step, force=True)  # type: ignore[arg-type]
+            run.report(3.5, score=0.5)  # type: ignore[arg-type]
+            return {"score": 1.0}
+
+        trial = trainer.train(body)
+
+        assert trial.curve == ((1, {"score": 0.5}), (2, {"score": 0.5}), (3, {"score": 0.5}))
+        assert trial.error is not None
+        assert "run.report: step=3.5: must be a whole number. Count batches or epochs." in trial.error
+
     def test_stop_ends_the_trial(self, trainer: TrialTrainer) -> None:
         """A trial ended by the stopper is STOPPED, and its last report gives its metrics."""
 

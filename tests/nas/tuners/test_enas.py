@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,11 +19,15 @@ from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import Proposal, Trial
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.spaces.supernet import SupernetSpace
-from nas.tuners.base import WAIT
+from nas.supernets.paths import ListedPaths, option_share
+from nas.tuners.base import STOP, WAIT
 from nas.tuners.enas import EnasTuner
+from nas.tuners.supernet import subnets_of
 from tests.support.landscape import METRIC, finished, search
 
 OPERATIONS = ("none", "skip", "conv_1x1", "conv_3x3", "pool")
+CELL_OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 SPACE = SupernetSpace(ParameterSpace({f"op_{edge}": Choice(*OPERATIONS) for edge in range(6)}))
 
 
@@ -72,6 +77,43 @@ def test_rewards_change_the_paths_of_later_epochs() -> None:
     assert min(shares[-2:]) > 0.5
 
 
+@pytest.mark.parametrize("option", ["skip_connect", "none"])
+def test_a_collapse_ends_the_search(option: str) -> None:
+    """If rewards draw the controller to skips or nones, it stops before the epoch that would train them."""
+    space = SupernetSpace(ParameterSpace({f"block_{a}_{b}": Choice(*CELL_OPERATIONS) for a, b in EDGES}))
+    tuner = EnasTuner(
+        space, (METRIC,), n_epochs=24, subnets_per_epoch=10, n_rescored=0, learning_rate=0.02, max_share=0.5
+    )
+    trials = until_stop(tuner, lambda point: float(sum(value != option for value in point.values())))
+    epochs = [trial for trial in trials if is_epoch(trial)]
+    shares = [option_share(space, ListedPaths.of_answers(space, paths(trial)).points, option) for trial in epochs]
+    reason = tuner.stop_reason(Lineage.of(trials))
+
+    assert 4 < len(epochs) < 24
+    assert max(shares) <= 0.5
+    assert re.match(rf"the paths of supernet epoch {len(epochs)} collapsed: {option} is [5-9]\d% of", reason)
+
+
+def test_a_large_space_does_not_collapse_by_chance() -> None:
+    """Rewards that say nothing end no search of twenty layers, of which a third are skips at random."""
+    space = SupernetSpace(ParameterSpace({f"layer_{n}": Choice("skip_connect", "mb3", "mb6") for n in range(20)}))
+    tuner = EnasTuner(space, (METRIC,), n_epochs=8, subnets_per_epoch=6, n_rescored=0)
+    trials = search(tuner, 60, lambda point: random.Random(json.dumps(point, sort_keys=True)).random())
+
+    assert sum(map(is_epoch, trials)) == 8
+
+
+def until_stop(tuner: EnasTuner, loss: Callable[[Point], float]) -> list[Trial]:
+    """Returns the trials of a search with one slot; an epoch's loss is that of random points."""
+    trials: list[Trial] = []
+    while (answer := tuner.ask(Lineage.of(trials), len(trials), 0)) is not STOP:
+        assert isinstance(answer, Proposal)
+        assert len(trials) < 300
+        score = 4.8 if epoch_of(answer.point) is not None else loss(answer.point)
+        trials.append(finished(len(trials), answer, score))
+    return trials
+
+
 def test_rewards_are_measured_from_their_epoch() -> None:
     """If an epoch and all its subnets are better by the same number, the next proposals are the same."""
     trials = search(enas(paths_per_epoch=1), 60, n_other)
@@ -91,10 +133,8 @@ def test_rewards_are_measured_from_their_epoch() -> None:
 
 def next_points(trials: list[Trial]) -> list[Point]:
     """Returns the points that a new controller draws next."""
-    tuner, lineage = enas(), Lineage.of(trials)
-    tuner.ask(lineage, len(trials), 0)
-    rng = random.Random(0)
-    subnets = Lineage.of(trial for trial in trials if not is_epoch(trial))
+    rng, subnets = random.Random(0), subnets_of(Lineage.of(trials))
+    tuner = enas()
     return [tuner.controller.draw(subnets, rng) for _ in range(8)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Mapping
 from itertools import pairwise
@@ -13,17 +14,18 @@ from torch import nn
 from nas.api.search import run_search
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
+from nas.core.lineage import LineageLog
 from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
-from nas.core.trial import Trial
+from nas.core.trial import Proposal, Trial
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
-from tests.support.landscape import METRIC, SPACE, mean_best, search
+from tests.support.landscape import METRIC, SPACE, finished, mean_best, search
 
 
 @pytest.mark.parametrize(
@@ -36,9 +38,32 @@ def test_every_kind_beats_random_search(options: dict[str, object]) -> None:
     assert best < 0.7 * mean_best(lambda seed: RandomTuner(SPACE, (METRIC,), seed=seed), 80)
 
 
+def test_the_population_grows_with_the_search() -> None:
+    """By default five random points come first; parents are of the newest eighth of the scored trials, or of five."""
+    trials = search(EvolutionTuner(SPACE, (METRIC,)), 400)
+    parents = [trial.parents for trial in trials]
+
+    assert [bool(numbers) for numbers in parents] == [False] * 5 + [True] * 395
+    ages = [trial.number - trial.parents[0] for trial in trials[5:]]
+    assert all(age <= max(5, trial.number // 8) for age, trial in zip(ages, trials[5:], strict=True))
+    assert max(ages[:36]) == 5
+    assert max(ages[300:]) > 25
+
+
+def test_a_trial_that_left_the_growing_population_never_returns() -> None:
+    """Failed trials among them, the oldest possible parent never gets older while results come in."""
+    tuner, rng = EvolutionTuner(SPACE, (METRIC,)), random.Random(0)
+    trials = [finished(n, Proposal(point={}), None if rng.random() < 0.2 else 1.0) for n in range(900)]
+    log = LineageLog(trials)
+    oldest = [min(tuner.may_inherit_from(log.view(n)), default=0) for n in range(1, 901)]
+
+    assert oldest == sorted(oldest)
+    assert oldest[-1] < 840
+
+
 def test_children_of_two_are_made_of_both() -> None:
     """Each value of a crossed child is one parent's, both are donors, and the better one is first."""
-    trials = search(EvolutionTuner(SPACE, (METRIC,), crossover=0.5), 150)
+    trials = search(EvolutionTuner(SPACE, (METRIC,), population_size=8, crossover=0.5), 150)
     crossed = [t for t in trials if len(t.parents) == 2 and not t.proposal.derivation["mutated"]]
 
     assert len(crossed) > 10

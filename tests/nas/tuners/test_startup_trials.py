@@ -72,7 +72,7 @@ def test_first_trials_do_not_depend_on_results(name: str, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("tuner", "n", "option"),
     [
-        (Spec("nas.tuners.screened.ScreenedTuner", {"inner": {"_target_": "nas.tuners.evolution.EvolutionTuner"}}), 8,
+        (Spec("nas.tuners.screened.ScreenedTuner", {"inner": {"_target_": "nas.tuners.evolution.EvolutionTuner"}}), 5,
          "tuner.inner.population_size"),
         (Spec("nas.tuners.auto.AutoTuner"), 10, ""),
     ],

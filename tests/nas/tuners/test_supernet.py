@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,34 @@ def test_subnet_trains_nothing() -> None:
     assert all(trial.policies == {Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL} for trial in subnets)
     assert [bool(trial.parents) for trial in subnets] == [False] * 3 + [True] * 4
     assert all(0 < parent < trial.number for trial in subnets for parent in trial.parents)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {**EVOLUTION, "replacement": "worst"},
+        {**EVOLUTION, "population_size": 12, "sample_size": 6},
+        {"_target_": "nas.tuners.anneal.AnnealTuner"},
+    ],
+)
+def test_an_inner_tuner_compares_subnets_of_all_epochs(inner: dict[str, Any]) -> None:
+    """If an epoch and all its subnets are better by the same number, the inner tuner proposes the same."""
+    options = {"n_epochs": 4, "warm_up_epochs": 1, "subnets_per_epoch": 6, "n_rescored": 0, "inner": inner}
+    session, moved, other = Session(**options), Session(**options), Session(**options)
+    rng = random.Random(1)
+    session.run(*[rng.random() for _ in range(24)])
+    for trial in session.trials:
+        epoch = trial.number if is_epoch(trial) else trial.proposal.weight_donors[0]
+        assert isinstance(epoch, int)
+        accuracy = trial.metrics["accuracy"]
+        moved.trials.append(replace(trial, metrics={"accuracy": accuracy + epoch}))
+        other.trials.append(replace(trial, metrics={"accuracy": accuracy if is_epoch(trial) else -accuracy}))
+
+    def children(one: Session) -> list[Proposal | Answer]:
+        return [one.tuner.ask(one.lineage, number, 0) for number in range(24, 40)]
+
+    assert sum(map(is_epoch, session.trials)) == 4
+    assert children(moved) == children(session) != children(other)
 
 
 def test_subnets_are_scored_while_the_next_epoch_trains() -> None:

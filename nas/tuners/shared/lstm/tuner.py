@@ -7,13 +7,13 @@ the decisions that the trials record. A reward is measured in standard deviation
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.core.trial import Donor, Proposal, Trial
+from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_number
 from nas.spaces.domain import Domain, Numeric
 from nas.spaces.space import Space
@@ -71,8 +71,6 @@ class LstmTuner(DonorTuner):
         self.entropy = entropy
         self.settings = LstmSettings()
         self.bins = Bins(8)
-        self.levels: Mapping[Donor, float] = {}
-        """The ranks from which the rewards of each donor's children are measured; 0 for others."""
         self.taken: Collection[str] | None = None
         """The keys of points that are not drawn again; None: those of all trials."""
         self._cached = self._new_controller()
@@ -102,9 +100,8 @@ class LstmTuner(DonorTuner):
 
     def reward(self, trial: Trial) -> float:
         """Returns the reward of a scored trial; greater is better."""
-        metric, donor = self.metrics[0], next(iter(trial.proposal.weight_donors), None)
-        level = 0.0 if donor is None else self.levels.get(donor, 0.0)
-        return metric.rank(trial.metrics[metric.name]) - level
+        metric = self.metrics[0]
+        return metric.rank(trial.metrics[metric.name])
 
     def episode(self, parameters: Parameters, point: Point) -> Episode:
         """Returns the pass that gave a point, whatever the controller was then."""

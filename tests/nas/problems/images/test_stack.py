@@ -37,6 +37,9 @@ class LaneRun:
     """The part of a trial's run that training needs."""
 
     device = "cpu"
+    train_until = None
+    time_share = 0.0
+    has_trained_its_time = False
 
     def __init__(self, seed: int, point: Point) -> None:
         self.seed, self.point = seed, point

@@ -10,8 +10,8 @@ import pytest
 
 from nas.core.budget import Budget
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.trial import Proposal, State
-from nas.search.budget.planner import MARGIN, SELECTION_MAX_S, StagePlanner, Usage
+from nas.core.trial import Proposal, Reason, State, Trial
+from nas.search.budget.planner import LEAST_SHARE, MARGIN, SELECTION_MAX_S, SHORT_MARGIN, StagePlanner, Usage
 from tests.nas.search.budget.test_durations import trial
 
 SEARCH, FINAL = Stage(name="search", policies=frozenset({Policy.EARLY_STOP})), Stage(name="final")
@@ -21,6 +21,90 @@ PLAN = PolicyPlan((SEARCH, FINAL))
 def planner(*, n_finals: int = 2, slots: int = 1, has_selection: bool = False, **budget: Any) -> StagePlanner:
     chosen = Budget(**{"hours": 1.0, "at_deadline": "finish", **budget})
     return StagePlanner(chosen, PLAN, slots, n_left=lambda: {"final": n_finals}, has_selection=has_selection)
+
+
+def searched(number: int, seconds: float, setup_s: float = 0.0, **changes: Any) -> Trial:
+    """Returns a trial of the search stage that trained a tenth of the epochs."""
+    one = replace(trial(seconds, stage=SEARCH, epochs=0.1), number=number, **changes)
+    return replace(one, cost={**one.cost, "setup_seconds": setup_s})
+
+
+def final_of(parent: Trial, seconds: float, share: float) -> Trial:
+    """Returns a final of a search trial's point that trained a share of all epochs."""
+    proposal = Proposal(point={}, parents=(parent.number,), fidelity=None if share == 1 else share)
+    return replace(trial(seconds, stage=FINAL, epochs=share), number=parent.number + 10, proposal=proposal)
+
+
+def shortening() -> StagePlanner:
+    return StagePlanner(Budget(hours=1.0), PLAN, n_left=lambda: {"final": 2}, shortens=True)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_measured_final_corrects_the_length_of_the_next(share: float) -> None:
+    """A final that took three times as long as its share of the epochs said shortens the next one."""
+    plan, [first, second] = shortening(), [searched(number, 10.0) for number in (0, 1)]
+    plan.learn(first)
+    plan.learn(second)
+    assert plan.share_that_fits(FINAL, at(3600 - 200), second) is None
+    plan.learn(final_of(first, 300.0 * share, share))
+
+    found = plan.share_that_fits(FINAL, at(3600 - 200), second)
+    assert found is not None
+    assert found * 300 == pytest.approx((200 - plan.grace_s) / SHORT_MARGIN)
+
+
+def test_a_shortened_final_may_train_for_the_time_left() -> None:
+    """That is less the time for its last score and its stop; other problems have no limit."""
+    plan = shortening()
+
+    assert plan.training_left_s(FINAL, at(3600 - 100)) == pytest.approx(0.96 * (100 - plan.grace_s) - 1)
+    assert plan.training_left_s(FINAL, at(0)) == pytest.approx(3600 - plan.grace_s - 60)
+    assert plan.training_left_s(FINAL, at(3600)) == 0
+    assert planner().training_left_s(FINAL, at(0)) is None
+
+
+def test_a_final_shorter_than_its_search_trial_corrects_nothing() -> None:
+    """Most of its time was spent on scoring; a full training is not expected to take that many times as long."""
+    plan, one = shortening(), searched(0, 10.0)
+    plan.learn(one)
+    plan.learn(final_of(one, 5.0, 0.001))
+
+    assert plan.share_that_fits(FINAL, at(3600 - 200), one) is None
+
+
+def test_a_final_planned_too_short_that_trained_in_full_is_a_full_one() -> None:
+    """It is not shortened, and its duration counts as that of the stage."""
+    plan, one = shortening(), searched(0, 10.0)
+    final = final_of(one, 90.0, 0.5)
+    final = replace(final, cost={**final.cost, "epochs_share": 1.0})
+    plan.learn(one)
+    plan.learn(final)
+
+    assert not final.is_shortened
+    assert plan.estimator.has_seen(FINAL)
+
+
+def test_setup_is_not_shortened() -> None:
+    """Loading data takes as long for a share of the epochs."""
+    plan, one = shortening(), searched(0, 40.0, 30.0)
+    plan.learn(one)
+
+    share = plan.share_that_fits(FINAL, at(3600 - 100), one)
+    assert share is not None
+    assert 30 + share * 100 == pytest.approx((100 - plan.grace_s) / SHORT_MARGIN)
+    assert plan.share_that_fits(FINAL, at(3600 - 10), one) == LEAST_SHARE
+
+
+def test_a_stopped_trial_takes_at_least_as_long_as_others() -> None:
+    """A trial that a stopper ended says less than its planned epochs."""
+    plan, stopped = shortening(), searched(1, 2.0, state=State.STOPPED, reason=Reason.STOPPER)
+    plan.learn(stopped)
+    assert plan.share_that_fits(FINAL, at(3600 - 60), stopped) is None
+    plan.learn(searched(0, 10.0))
+
+    share = plan.share_that_fits(FINAL, at(3600 - 60), stopped)
+    assert share is not None
+    assert share * 100 == pytest.approx((60 - plan.grace_s) / SHORT_MARGIN)
 
 
 def at(wall_s: float, gpu_s: float = 0.0, *running: float) -> Usage:

@@ -21,6 +21,8 @@ from nas.core.policy import Policy
 from nas.core.supernet import supernet_epochs
 from nas.core.trial import Reason, State, Trial
 from nas.storage.open import open_root
+from nas.views.comparison.curves import best_so_far
+from nas.views.comparison.searches import ComparedSearch
 from nas.views.page.chart import Chart, ticks
 from nas.views.page.curve import best_curve
 from nas.views.page.document import lineage_page
@@ -28,6 +30,7 @@ from nas.views.page.epoch_columns import lay_out_epochs
 from nas.views.page.epochs import epoch_charts
 from nas.views.page.layout import lay_out
 from nas.views.page.palette import N_STEPS, ScoreScale
+from nas.views.page.plan import policy_plan
 from nas.views.page.scatter import objectives_scatter
 from nas.views.page.templates import render
 from nas.views.page.tree import MAX_LABELED, Drawing, draw_tree, family_tree_svg
@@ -402,6 +405,21 @@ def test_shared_scores_on_the_curve() -> None:
     [best] = having(parsed(chart), "best")
     assert re.fullmatch(r"M[\d.]+ [\d.]+H[\d.]+", best.get("d", ""))
     assert chart.legend[0].text == "best so far, stage search"
+
+
+def test_only_trials_that_can_win_are_the_best(tmp_path: Path) -> None:
+    """Trials of older code, stopped ones and scores of shared weights are the best of no curve and no stage."""
+    trials = one_shot(2, 3, n_finals=0)
+    best = len(trials)
+    trials += [trial(best, score=0.05), trial(best + 1, score=0.91, outdated=True)]
+    trials.append(trial(best + 2, score=0.92, state=State.STOPPED, reason=Reason.STOPPER))
+    snapshot = replace(snapshot_of(trials, tmp_path), lineage=Lineage.of(trials))
+    compared = best_so_far(ComparedSearch(snapshot=snapshot, budget={}), "trials")
+
+    assert policy_plan(snapshot).stages[0].best == f"0.05 (trial {best})"
+    assert compared is not None
+    assert compared.values == (0.05,)
+    assert [note.text for note in best_curve(snapshot.lineage, ACCURACY).notes] == ["0.05"]
 
 
 def test_trained_scores_are_on_the_axis() -> None:

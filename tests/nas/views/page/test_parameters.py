@@ -48,6 +48,16 @@ def test_parameters_of_points() -> None:
     }
 
 
+@pytest.mark.parametrize("scores", [[3, 5, 5], [0, 0.01, 4808.0], [1, 2, 2**70]])
+def test_whole_scores_have_an_axis(scores: list[float]) -> None:
+    """Scores that are whole numbers are drawn like others."""
+    trials = [trial(i, score=score, point={"width": i}) for i, score in enumerate(scores)]
+    chart = parallel_coordinates(trials, ACCURACY, [])
+
+    assert chart is not None
+    assert len(chart.marks) == len(trials)
+
+
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_importance_finds_the_parameter_that_matters(direction: Any) -> None:
     """The parameter that makes the score has nearly all importance, whichever way is better, also a text."""

@@ -1,4 +1,4 @@
-"""The temporary folder of a driver's worker logs; folders that killed drivers left are removed."""
+"""The temporary folder of a driver's logs and claims; folders that killed drivers left are removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 _PREFIX = "heirloom-logs-"
 
 
-class LogFolder:
+class DriverFolder:
     """A temporary folder that is locked as long as this process lives.
 
     The system frees the lock of a killed process, and the next driver removes its folder.
@@ -25,9 +25,6 @@ class LogFolder:
         for folder in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             _remove_if_stale(folder)
         self.path, lock = _locked_folder(parent)
-        while not self.path.is_dir():  # another driver removed it before it was locked
-            os.close(lock)
-            self.path, lock = _locked_folder(parent)
         self._lock: int | None = lock
 
     def remove(self) -> None:
@@ -39,10 +36,14 @@ class LogFolder:
 
 
 def _locked_folder(parent: str | None) -> tuple[Path, int]:
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    lock = os.open(path, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return path, lock
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        with suppress(FileNotFoundError):  # another driver removed it before it was locked
+            lock = os.open(path, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.is_dir():
+                return path, lock
+            os.close(lock)
 
 
 def _remove_if_stale(folder: Path) -> None:

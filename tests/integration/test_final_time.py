@@ -1,0 +1,54 @@
+"""Finals of a real problem with few hours train for as long as there is time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nas.core.trial import State
+from nas.storage.open import open_root
+from nas.storage.records import Records
+from nas.storage.sessions import spent_hours
+from tests.nas.problems.test_fashion_mnist import write_idx
+from tests.support.commands import run
+
+pytestmark = pytest.mark.slow
+
+
+def write_images(folder: Path) -> None:
+    """Writes Fashion-MNIST's four files with random images."""
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 1200), ("t10k", 100)):
+        for kind, shape in (("images-idx3", (n, 28, 28)), ("labels-idx1", (n,))):
+            values = rng.integers(0, 256 if len(shape) == 3 else 10, shape, dtype=np.uint8)
+            write_idx(folder / f"{part}-{kind}-ubyte.gz", values)
+
+
+def test_a_final_ends_with_the_hours(here: Path, api_url: str) -> None:
+    """A final that would take hours ends by itself before the deadline, and uses the time that it has."""
+    write_images(here)
+    data = (f"problem.data_root={here}", "problem.n_epochs=100000", "problem.max_flops=20000000")
+    command = (
+        "+tuner=random",
+        "problem=fashion_mnist",
+        *data,
+        "device=cpu",
+        "threads=1",
+        "slots=2",
+        "finalists=1",
+        "name=short",
+    )
+    done = run(here, *command, "budget.hours=0.01", PREFECT_API_URL=api_url)
+    records = Records(open_root(str(here / "heirloom" / "short")))
+    [final] = [trial for trial in records.load()[0] if trial.stage == "final"]
+
+    assert done.status == 0, done.err
+    assert final.state == State.COMPLETE
+    assert not final.reached_deadline
+    assert final.proposal.fidelity is not None
+    assert 0 < final.cost["epochs_share"] < 0.01
+    assert final.is_shortened
+    assert 0.7 * 36 < 3600 * spent_hours(records) < 36
+    assert f"trained for {100 * final.cost['epochs_share']:.3g}% of its epochs" in done.out

@@ -1,0 +1,86 @@
+"""What pools on engines make of their workers' messages, without an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.core.spec import Spec
+from nas.executors.engine_pool import EnginePool, EngineTask
+from nas.executors.engine_session import Message
+from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit
+from nas.executors.events import Event, ExecutorFailed, JobLeftWorker, Notice
+from nas.executors.pool import resume_job
+from nas.executors.process_pool import ProcessPool
+from nas.training.messages import JobStart, RuntimeSpec
+from tests.support.recorded_display import RecordedDisplay
+
+
+class ScriptedPool(EnginePool):
+    """A pool with nine jobs that wait for the messages of their workers."""
+
+    def __init__(self) -> None:
+        runtime = RuntimeSpec(problem=Spec("no.Problem"), url="/nowhere", options={}, jobs_request_trials=True)
+        super().__init__(EngineSpec(runtime=runtime), RecordedDisplay(), 9)
+        self.keys: list[str] = []
+        self.events: list[Event] = []
+        for job in range(9):
+            self.resume(JobStart(job, 0), self.events.append)
+
+    def answer(self, job: int, worker: str, message: Message) -> None:
+        """Takes in the message of a job's worker."""
+        with self._lock:
+            self._handle(self.keys[job], self._tasks[self.keys[job]], worker, message)
+
+    @property
+    def _n_places(self) -> int:
+        return 9
+
+    def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
+        self.keys.append(key)
+
+    def _tell(self, key: str, method: str, *arguments: Any) -> None: ...
+
+    def _forget(self, key: str, task: EngineTask) -> None: ...
+
+    def _exclude(self, worker: Any) -> None: ...
+
+    def _retire(self, worker: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def pool() -> ScriptedPool:
+    return ScriptedPool()
+
+
+def test_notices_of_workers_arrive(pool: ScriptedPool) -> None:
+    """A worker's warning reaches the user, as that of a process of this machine does."""
+    pool.answer(0, "tcp://a", Notice("export: does not work"))
+
+    assert pool.events == [Notice("export: does not work")]
+
+
+def test_threads_of_an_unfit_worker_count_once(pool: ScriptedPool) -> None:
+    """Three threads of one worker do not end the search; the third worker does."""
+    for job, worker in enumerate("aaab"):
+        pool.answer(job, f"tcp://{worker}", WorkerUnfit("no mount", is_mistake=False))
+    assert [(type(event), getattr(event, "counts", None)) for event in pool.events] == [(JobLeftWorker, False)] * 4
+
+    pool.answer(4, "tcp://c", WorkerUnfit("no mount", is_mistake=False))
+    [failed, *_] = pool.events[4:]
+    assert isinstance(failed, ExecutorFailed)
+    assert str(failed.error) == "3 workers in turn can't run trials; the last, tcp://c: no mount"
+
+
+def test_a_resumed_job_of_a_closed_pool_costs_no_attempt(tmp_path: Path) -> None:
+    """A job that its worker can't take because the session ends is lost, but that does not count."""
+    pool = ProcessPool(RuntimeSpec(problem=Spec("no.Problem"), url=str(tmp_path), options={}), 1)
+    pool.close()
+    events: list[Event] = []
+    resume_job(pool, JobStart(3, 0), events.append)
+
+    assert events == [JobLeftWorker(3, lost="interrupted", counts=False)]

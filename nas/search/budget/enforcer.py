@@ -54,6 +54,7 @@ class BudgetEnforcer:
         self._stop_sent_s: dict[int, float] = {}
         self._noticed: set[str] = set()
         self._refused_ask: tuple[int, int] | None = None
+        self._known_decisions_s: tuple[float, float] = (math.inf, math.inf)
 
     def add_result(self, trial: Trial) -> None:
         """Adds a finished trial of this session or an earlier one."""
@@ -155,7 +156,10 @@ class BudgetEnforcer:
         """Returns the time of the next check, on the executor's clock, or None."""
         if self._planner.is_unlimited:
             return None
-        wait_s = self._planner.next_check_s(stage, self._spent())
+        decisions_s = self._planner.next_decisions_s(stage, self._spent())
+        wait_s = min((s for s in decisions_s if s > 0), default=math.inf)
+        if any(now <= 0 < before for now, before in zip(decisions_s, self._known_decisions_s, strict=True)):
+            wait_s = 0.0  # its time has come since ``enforce``
         if self._stop_sent_s and any(number in self._stop_sent_s for number in self._slots.running.values()):
             wait_s = min(wait_s, REPEAT_S)
         return None if wait_s == math.inf else self._executor.now_s() + max(wait_s, MIN_WAIT_S)
@@ -165,6 +169,7 @@ class BudgetEnforcer:
         if self._planner.is_unlimited:
             return
         spent = self._spent()
+        self._known_decisions_s = self._planner.next_decisions_s(stage, spent)
         self._report_stages_without_time(stage, spent)
         if not self._stops:
             return

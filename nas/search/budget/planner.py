@@ -266,10 +266,10 @@ class StagePlanner:
             left.append(left_s if bound == "hours" else left_s / max(1, len(spent.running)))
         return min(left)
 
-    def next_check_s(self, stage: Stage, spent: Usage) -> float:
-        """Returns the seconds until the next decision that needs no event; infinite if there is none."""
+    def next_decisions_s(self, stage: Stage, spent: Usage) -> tuple[float, float]:
+        """Returns the seconds until the last start and until the stage's end; past ones are negative."""
         left_s = self.left_s(stage, spent)
-        return min((s for s in (left_s, left_s - self.need_s(stage)) if s > 0), default=math.inf)
+        return left_s - self.need_s(stage), left_s
 
     def stages_without_time(self, current: Stage, spent: Usage) -> Iterator[tuple[Stage, float]]:
         """Yields the later stages in which no trial can finish.

@@ -20,7 +20,7 @@ from nas.core.lineage import Lineage
 from nas.core.point import Point
 from nas.core.policy import Policy, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
-from nas.executors.events import Event, ExecutorFailed, Finished, Notice, StopRequested
+from nas.executors.events import Event, ExecutorFailed, Finished, Notice, StopKind, StopRequested
 from nas.search.admission import retrain, trial_seed
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
@@ -75,6 +75,32 @@ def up_to(n_trials: int, **more: Any) -> ControllerSettings:
 def shuffled(running: Sequence[Trial]) -> int:
     """Picks the next trial by a hash of the trials' numbers."""
     return min(range(len(running)), key=lambda place: running[place].number * 7 % 11)
+
+
+class EndlessExecutor(ScriptedExecutor):
+    """Its trials end only when they are stopped; its clock jumps by two hours after so many looks."""
+
+    def __init__(self, records: Records, n_looks: int) -> None:
+        end = End(state=State.STOPPED, reason=Reason.DEADLINE)
+        super().__init__(records, ends={number: [end] for number in range(9)})
+        self._n_looks = n_looks
+
+    def now_s(self) -> float:
+        self._n_looks -= 1
+        if self._n_looks == 0:
+            self._clock += 7200.0
+        return self._clock
+
+    def stop(self, trial: Trial, why: StopKind) -> None:
+        if (pending := self._running.pop(trial.number, None)) is not None:
+            self._posted.append(Finished(replace(self._commit(pending), cost={"gpu_seconds": 7200.0})))
+
+    def next_event(self, until_s: float | None) -> Event | None:
+        if not self._posted:
+            assert until_s is not None, "the controller waits for a trial that never ends"
+            self._clock = max(self._clock, until_s)
+            return None
+        return super().next_event(until_s)
 
 
 class Explaining(ListTuner):
@@ -146,6 +172,26 @@ class TestAsking:
 
         assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE, State.WAITING]
         assert len(executor.submitted) == 1
+
+    @pytest.mark.parametrize("bound", ["hours", "gpu_hours"])
+    def test_deadline_between_any_two_looks_at_the_clock(self, bound: str) -> None:
+        """A trial that would never end is stopped, wherever in the controller's loop the time is used up."""
+        n_stopped = 0
+        for n_looks in range(1, 60):
+            records = fresh_records()
+            executor = EndlessExecutor(records, n_looks)
+            chosen = ControllerSettings(budget=Budget(**{bound: 1.0}, at_deadline="stop"))
+
+            def spent_hours(executor: EndlessExecutor = executor) -> float:
+                return (executor.now_s() - 1_000.0) / 3600
+
+            tuner = ListTuner(*[()] * 9)
+            make_controller(records, executor, tuner, settings=chosen, spent_hours=spent_hours).search(SEARCH)
+
+            states = [trial.state for trial in by_number(records).values()]
+            assert states in ([], [State.WAITING], [State.STOPPED])
+            n_stopped += states == [State.STOPPED]
+        assert n_stopped > 10
 
     def test_spent_gpu_hours_of_earlier_sessions_count(self, records: Records) -> None:
         """GPU-hours count the trials of all sessions."""

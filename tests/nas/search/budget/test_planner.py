@@ -154,9 +154,8 @@ def test_trials_start_only_if_they_can_finish() -> None:
         left_s = table.left_s(SEARCH, at(0))
         assert table.closed_by(SEARCH, at(left_s - need_s)) is None
         assert table.closed_by(SEARCH, at(left_s - need_s + 1)) == "hours"
-        assert table.next_check_s(SEARCH, at(0)) == pytest.approx(left_s - need_s)
-        assert table.next_check_s(SEARCH, at(left_s - 1)) == pytest.approx(1)
-        assert table.next_check_s(SEARCH, at(left_s)) == math.inf
+        assert table.next_decisions_s(SEARCH, at(0)) == pytest.approx((left_s - need_s, left_s))
+        assert table.next_decisions_s(SEARCH, at(left_s - 1)) == pytest.approx((1 - need_s, 1))
 
 
 def test_a_final_that_can_not_finish_reserves_nothing() -> None:

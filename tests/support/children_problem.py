@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from glob import glob
 from pathlib import Path
 
 from nas import Int, Metric, ParameterSpace, Policy, Problem, TrialRun
@@ -47,7 +48,7 @@ class ChildrenProblem(Problem):
         stopped = subprocess.Popen(["sleep", "600"])
         stopped.send_signal(signal.SIGSTOP)
         note("stopped", stopped.pid)
-        while not all(list(Path(self.folder).glob(f"{stem}-{kind}-*")) for kind in KINDS):
+        while not all(note.n_written(kind) >= (2 if kind == "loader" else 1) for kind in KINDS):
             time.sleep(0.01)
         next(batches)
         print("all children run")
@@ -65,6 +66,10 @@ class Note:
 
     def __call__(self, kind: str, pid: int) -> None:
         Path(f"{self.stem}-{kind}-{pid}").touch()
+
+    def n_written(self, kind: str) -> int:
+        """Returns how many processes of a kind have a file."""
+        return len(glob(f"{self.stem}-{kind}-*"))
 
 
 def forked(note: Note, kind: str, begin: Callable[[], object] = lambda: None) -> None:

@@ -5,7 +5,6 @@ Dask's have real NFS between them. Ray's are namespaces of this machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,45 +14,37 @@ from tests.support.nfs.guest import run_in_guest, run_in_namespaces
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(750)]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was seen of a search on an engine, and how soon a killed worker should be noticed."""
-
-    seen: dict[str, Any]
-    killed_noticed_s: float
-
-
 @pytest.fixture(scope="module", params=["dask", "ray"])
-def outcome(request: pytest.FixtureRequest) -> Outcome:
-    """Returns the outcome of a search whose workers and links are lost."""
+def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Returns what was seen of a search whose workers and links are lost."""
     if request.param == "dask":
-        return Outcome(run_in_guest("cut_links_dask.py", memory="3G", timeout_s=700), killed_noticed_s=3)
-    return Outcome(run_in_namespaces("cut_links_ray.py", timeout_s=300), killed_noticed_s=5)
+        return run_in_guest("cut_links_dask.py", memory="3G", timeout_s=700)
+    return run_in_namespaces("cut_links_ray.py", timeout_s=300)
 
 
-def test_link_that_is_cut_loses_nothing(outcome: Outcome) -> None:
+def test_link_that_is_cut_loses_nothing(seen: dict[str, Any]) -> None:
     """After 20 s without a link, a trial goes on in its first attempt."""
-    assert outcome.seen["is_kept"]
-    assert outcome.seen["goes_on_s"] > 20
+    assert seen["is_kept"]
+    assert seen["goes_on_s"] > 20
 
 
-def test_losses_are_noticed(outcome: Outcome) -> None:
+def test_losses_are_noticed(seen: dict[str, Any]) -> None:
     """A killed worker is noticed within seconds, a machine that vanishes without closing a socket within 60 s."""
-    assert outcome.seen["killed_noticed_s"] < outcome.killed_noticed_s
-    assert outcome.seen["vanished_noticed_s"] < 60
+    assert seen["killed_noticed_s"] < 20
+    assert seen["vanished_noticed_s"] < 60
 
 
-def test_search_on_two_machines_is_whole(outcome: Outcome) -> None:
+def test_search_on_two_machines_is_whole(seen: dict[str, Any]) -> None:
     """Each trial has one result, two in their second attempts, and children inherit what their donors published."""
-    trials = outcome.seen["trials"]
+    trials = seen["trials"]
     by_number = {trial["number"]: trial for trial in trials}
     children = [trial for trial in trials if trial["donor"] is not None]
 
-    assert outcome.seen["status"] == 0
+    assert seen["status"] == 0
     assert [trial["state"] for trial in trials] == ["COMPLETE"] * 5
     assert sorted(trial["attempt"] for trial in trials) == [1, 1, 1, 2, 2]
     assert [trial["n_results"] for trial in trials] == [1] * 5
-    assert outcome.seen["damages"] == []
+    assert seen["damages"] == []
     assert children
     for child in children:
         assert child["donor"] in child["parents"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, only_search, run, trials, until
+from tests.support.commands import Command, only_search, records, run, trials, until
 from tests.support.nfs.guest import run_in_guest
 
 pytestmark = pytest.mark.slow
@@ -163,15 +163,27 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
         assert [t.point["x"] for t in found if t.job == job][:3] == [0.1, 0.2, 0.3]
 
 
+def spawned_ancestor(pid: int) -> int:
+    """Returns a process or its nearest ancestor that multiprocessing has spawned, as Dask's workers are."""
+    while b"spawn_main" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
 def test_an_experiment_on_a_cluster(experiment: Path, api_url: str) -> None:
     """Workers of Dask run the jobs; after the kill of one, its job continues with its phase, and no other ends."""
     use_own_tuner(experiment)
     line = ("--config", "config.yml", "--root", "shared", "runner=dask", "slots=2", "threads=1")
+    hold = experiment / "hold"
+    hold.touch()
+    held = f"while os.path.exists({str(hold)!r}): time.sleep(0.05)"
+    (experiment / "main.py").write_text(PHASES.replace("time.sleep(0.3)", held))
     with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
-        until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) >= 2)
-        os.kill(
-            next(pid for pid in command.leftovers() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()), 9
-        )
+        until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) == 2)
+        start = records(only_search(experiment, "shared")).read_start(1, 1)
+        assert start is not None
+        os.kill(spawned_ancestor(start["pid"]), 9)
+        hold.unlink()
         done = command.wait()
 
     found = trials(only_search(experiment, "shared"))

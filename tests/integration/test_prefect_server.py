@@ -155,6 +155,7 @@ def test_a_locked_database_delays_no_trial(server: Server, command: Command, pos
     until(is_completed, 20, "the flow run is Completed")
 
 
+@pytest.mark.timeout(700)
 def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command) -> None:
     """A server that takes no connection for two minutes, past the tries of Prefect's client, costs no trial.
 

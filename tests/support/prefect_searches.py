@@ -187,8 +187,8 @@ class Command:
     def n_finished(self, search: str) -> int:
         return len(list((self.folder / "heirloom" / search / "trials").glob("*.result.json")))
 
-    def wait_for_trials(self, search: str, n: int) -> None:
-        until(lambda: self.n_finished(search) >= n, 100, f"{n} trials have finished")
+    def wait_for_trials(self, search: str, n: int, bound_s: float = 100) -> None:
+        until(lambda: self.n_finished(search) >= n, bound_s, f"{n} trials have finished")
 
 
 class SteadySearch:
@@ -219,7 +219,7 @@ class SteadySearch:
 
     def check_end(self, within_s: float) -> str:
         """Checks that no trial is lost or repeated and returns what the command printed on standard error."""
-        self._command.wait_for_trials(self._name, self._n_trials)
+        self._command.wait_for_trials(self._name, self._n_trials, 300)
         seconds = until(lambda: self._process.poll() is not None, 60, "the command has ended")
         output, error = self._process.communicate()
         trials = self._command.trials(self._name)

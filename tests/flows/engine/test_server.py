@@ -193,7 +193,7 @@ def test_it_stops_in_silence(wait: str) -> None:
         "server.start()",
     ]
     lines += [wait, "began = time.monotonic()", "server.stop()", "server.stop()"]
-    lines += ["assert time.monotonic() - began < 5", "log = server.log_path.read_text()", "assert log == '', log"]
+    lines += ["assert time.monotonic() - began < 20", "log = server.log_path.read_text()", "assert log == '', log"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment(), capture_output=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -226,7 +226,7 @@ def test_only_the_driver_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         second.wait_until_healthy()
         stale = httpx.post(f"{second.api_url}/flow_runs/filter", json={}, auth=tuple(first.auth_string.split(":")))
         with httpx.Client(base_url=second.api_url, auth=tuple(second.auth_string.split(":")), timeout=30) as client:
-            end_s = time.monotonic() + 15
+            end_s = time.monotonic() + 120
             while len(left := client.post("/flow_runs/filter", json=asked).json()) > 3 and time.monotonic() < end_s:
                 time.sleep(0.2)
 

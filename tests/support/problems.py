@@ -262,9 +262,9 @@ class TroubleProblem(Problem):
     """Does what its point says; for worker processes, which must survive or be replaced.
 
     Args:
-        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``hangs``,
-            also if ``later`` a file ``hang`` is there, or in the first process ``stops`` its supervisor.
-            ``closes`` hangs only at the end.
+        constructor: ``raises`` an error of its own, or one of ``configuration``, or ``ends`` the process, or ``waits``
+            for three seconds, or ``hangs``, also if ``later`` a file ``hang`` is there, or in the first process
+            ``stops`` its supervisor. ``closes`` hangs only at the end.
     """
 
     metrics = (Metric("score"),)
@@ -301,6 +301,8 @@ class TroubleProblem(Problem):
             raise ConfigurationError("depth=7: must be at most 5")
         if constructor == "ends" and "heirloom-worker" in _process_name():
             os._exit(3)
+        if constructor == "waits" and "heirloom-worker" in _process_name():
+            time.sleep(3)
         hangs = constructor == "hangs" or (constructor == "later" and os.path.exists(f"{folder}/hang"))
         if hangs and "heirloom-worker" in _process_name():
             time.sleep(500)

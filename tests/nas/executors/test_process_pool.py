@@ -367,7 +367,8 @@ class TestDeaths:
 
         assert (hung.state, hung.reason, hung.attempt) == (State.FAILED, Reason.TIMEOUT, 1)
         assert hung.error == "ran past trial_timeout_s (1 s) and was killed"
-        assert 0.9 < began_s[1] - began_s[0] < 3
+        assert hung.cost["seconds"] >= 1
+        assert began_s[1] - began_s[0] < 60
         assert after.state == State.COMPLETE
         if do == "spin":
             assert hung.curve == ((1, {"score": 0.25}),)
@@ -375,7 +376,7 @@ class TestDeaths:
 
     def test_timeout_does_not_count_the_start(self, open_shop: Callable[..., Shop]) -> None:
         """The timeout starts with the problem's code, not with the worker's start."""
-        shop = open_shop(timeout_s=0.5)
+        shop = open_shop(timeout_s=2.0, constructor="waits")
 
         assert shop.run(("nothing", 0))[0].state == State.COMPLETE
 
@@ -408,7 +409,7 @@ class TestDeaths:
 
         with pytest.raises(kind, match=line):
             shop.run(("nothing", 0))
-        assert time.monotonic() - began_s < 15
+        assert time.monotonic() - began_s < 60
         assert not shop.records.load()[0][0].is_finished
 
     def test_worker_that_ends_at_its_start_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
@@ -421,7 +422,7 @@ class TestDeaths:
 
     def test_supervisor_must_answer(self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
         """A worker whose supervisor is stopped gets no trial, since nothing it starts could be ended."""
-        monkeypatch.setattr("nas.executors.supervised_process._ORDER_TIMEOUT_S", 0.5)
+        monkeypatch.setattr("nas.executors.supervised_process._ORDER_TIMEOUT_S", 3.0)
         shop = open_shop(constructor="stops")
 
         [trial] = shop.run(("nothing", 0))

@@ -55,9 +55,9 @@ def wait_for_both(here: Path, first: int) -> None:
         (here / f"hold-{trial}").unlink()
 
 
-def hold_both(here: Path, first: int) -> None:
-    """Stops two trials from passing their fifth epoch."""
-    for trial in (first, first + 1):
+def hold(here: Path, *numbers: int) -> None:
+    """Stops trials from passing their fifth epoch."""
+    for trial in numbers:
         (here / f"hold-{trial}").touch()
 
 
@@ -91,10 +91,12 @@ def check(torn: Path, calm: Path, resumed: list[int]) -> None:
 def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
     """After kill -9 of a worker the next attempt resumes from the last save, with and without a parent."""
     torn = here / "heirloom" / "torn"
+    hold(here, 0, 3)
     with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
         for trial in (0, 3):
             until(lambda: reached(torn, trial, 4), what="a fourth save")  # noqa: B023
             os.kill(pid_of(torn, trial), signal.SIGKILL)
+            (here / f"hold-{trial}").unlink()
         done = command.wait()
 
     assert done.status == 0, done.err
@@ -124,7 +126,7 @@ def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[C
     """However a session ends, the same command resumes both trials from their last save, repeatedly."""
     torn = here / "heirloom" / "torn"
     for trial in (0, 2):
-        hold_both(here, trial)
+        hold(here, trial, trial + 1)
         with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             wait_for_both(here, trial)
             end(command)
@@ -138,7 +140,7 @@ def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[C
 def test_a_damaged_newest_save(here: Path, calm: Path, api_url: str) -> None:
     """If a crash damaged the newest save, the trial resumes from the one before, and the log names it."""
     torn = here / "heirloom" / "torn"
-    hold_both(here, 0)
+    hold(here, 0, 1)
     with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
         wait_for_both(here, 0)
         command.kill()

@@ -89,9 +89,9 @@ def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Sign
 def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
     """The printed line continues the search; the interrupted trial runs as attempt 2."""
     search = here / "heirloom" / "mine"
-    overrides = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=1")
+    overrides = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=2")
     with Command(here, *overrides, "finalists=1", PREFECT_API_URL=api_url) as driver:
-        until(lambda: n_started(search) == 1, what="a trial")
+        until(lambda: n_started(search) >= 1, what="a trial")
         driver.send(signal.SIGINT)
         interrupted = driver.wait()
     resumed = run(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url)
@@ -109,7 +109,7 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
     search = here / "heirloom" / "mine"
     command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
     with Command(here, *command, PREFECT_API_URL=api_url) as driver:
-        until(lambda: n_started(search) == 1, what="a trial")
+        until(lambda: n_started(search) >= 1, what="a trial")
         driver.send(signal.SIGINT)
         sent = time.monotonic()
         if runner != "processes":

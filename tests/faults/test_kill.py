@@ -195,7 +195,7 @@ def best(search: Path) -> dict[str, Any]:
 def test_nothing_outlives_a_killed_driver(here: Path) -> None:
     """5 s after kill -9 of the driver alone no temporary server runs; see test_processes.py for workers."""
     with Command(here, *TIMED, "slots=2", "runner=threads", "name=mine", "problem.seconds=60") as command:
-        until(lambda: n_starts(here / "heirloom" / "mine") == 2, what="two trials")
+        until(lambda: n_starts(here / "heirloom" / "mine") >= 2, what="two trials")
         others = [pid for pid in command.leftovers() if pid != command.process.pid]
         command.kill(to_group=False)
         seconds = until(lambda: not command.leftovers(), 5, what="the end of all processes")
@@ -209,8 +209,8 @@ def test_a_killed_worker_costs_an_attempt(here: Path, api_url: str) -> None:
     """After kill -9 of a worker its trial runs as attempt 2, and a message reports the loss."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=2", "finalists=1")
-    with Command(here, *command, "problem.seconds=1", forked=True, PREFECT_API_URL=api_url) as driver:
-        until(lambda: n_starts(search) == 1, what="a start")
+    with Command(here, *command, "problem.seconds=2", forked=True, PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_starts(search) >= 1, what="a start")
         started = records(search).read("trials/000000.start-1.json")
         assert started is not None
         os.kill(started["pid"], 9)
@@ -228,11 +228,11 @@ def test_a_killed_driver_does_not_count_as_a_lost_worker(here: Path, api_url: st
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, "slots=1", "runner=processes", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
-        with Command(here, *overrides, "problem.seconds=1.5", forked=True, PREFECT_API_URL=api_url) as driver:
-            until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
+        with Command(here, *overrides, "problem.seconds=3", forked=True, PREFECT_API_URL=api_url) as driver:
+            until(lambda: n_starts(search) >= n, what="a start")  # noqa: B023
             driver.kill()
-    with Command(here, *overrides, "problem.seconds=1.5", forked=True, PREFECT_API_URL=api_url) as driver:
-        until(lambda: n_starts(search) == 3, what="a start")
+    with Command(here, *overrides, "problem.seconds=3", forked=True, PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_starts(search) >= 3, what="a start")
         started = records(search).read("trials/000000.start-3.json")
         assert started is not None
         os.kill(started["pid"], 9)
@@ -268,7 +268,7 @@ def test_two_kills_of_a_debug_session_are_no_loss(here: Path) -> None:
     overrides = (*TIMED, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
         with Command(here, *overrides, "problem.seconds=2") as driver:
-            until(lambda: n_starts(search) == n, what="a start")  # noqa: B023
+            until(lambda: n_starts(search) >= n, what="a start")  # noqa: B023
             driver.kill()
     done = run(here, *overrides, "problem.seconds=2")
 

@@ -7,14 +7,16 @@ import re
 import signal
 import socket
 import subprocess
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.commands import ROOT, Command, environment, trials, until
+from tests.support.commands import MARK, ROOT, Command, environment, marked_processes, trials, until
 from tests.support.servers import openssh_server
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,8 @@ class Server:
 
     port: int
     options: dict[str, Any]
+    mark: str
+    """In the environment of all that it starts."""
 
     def client(self, folder: Path) -> Path:
         """Returns a folder with a program ``ssh`` that reaches it as any host."""
@@ -53,8 +57,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
     """Yields a server whose users find Heirloom, as where it is installed."""
     (tmp_path / "keys").mkdir()
     try:
-        with openssh_server(tmp_path / "keys", PYTHONPATH=environment()["PYTHONPATH"]) as (port, options):
-            yield Server(port, options)
+        variables = {"PYTHONPATH": environment()["PYTHONPATH"], MARK: uuid.uuid4().hex}
+        with openssh_server(tmp_path / "keys", **variables) as (port, options):
+            yield Server(port, options, variables[MARK])
     except FileNotFoundError as error:
         pytest.skip(f"OpenSSH's server is needed: {error}")
 
@@ -96,7 +101,8 @@ def test_guide_starts_workers_over_ssh(project: Path, api_url: str, server: Serv
             until(lambda: not processes_of(address), 30, what="the end of the workers")
         finally:
             for pid in (*processes_of(address), *processes_of(f"--port\0{port}")):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             shell.kill()
 
     assert done.status == 0, done.err
@@ -113,7 +119,7 @@ def test_ssh_cluster_runs_a_search(project: Path, api_url: str, server: Server) 
     hosts = "runner.cluster.hosts=[127.0.0.1,127.0.0.1,127.0.0.1]"
     with Command(project, *plan, ways, hosts, PREFECT_API_URL=api_url) as command:
         done = command.wait()
-    until(lambda: not processes_of("dask_spec"), 20, what="the end of the workers")
+    until(lambda: not marked_processes(server.mark), 20, what="the end of the workers")
     with Command(project, *plan, "name=other", PREFECT_API_URL=api_url) as command:
         refused = command.wait()
 

@@ -56,6 +56,18 @@ def configuration_is_composed_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def workers_share_no_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gives each worker of pytest-xdist a home for Prefect's servers, unless ``HEIRLOOM_CACHE`` is set.
+
+    Its first server migrates the database there, in about 5 s. A run without workers keeps the user's home.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "PYTEST_XDIST_WORKER" in os.environ and "HEIRLOOM_CACHE" not in os.environ:
+            patch.setenv("HEIRLOOM_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays_in_memory() -> Iterator[None]:
     """Deletes a test's files under ``memory://``, since each listing there walks all files of the process."""

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from nas.core.errors import ActionError, StorageError
@@ -54,6 +55,7 @@ class InProcessPool(WorkerPool):
         self._channels: dict[int, ControllerChannel] = {}
         self._n_calls = 0
         self._jobs: dict[int, _JobThread] = {}
+        self._is_closed = False
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt in the calling thread, or in its job's thread if jobs request trials."""
@@ -61,8 +63,7 @@ class InProcessPool(WorkerPool):
         self._check_export(trial, post)
         if self._spec.jobs_request_trials:
             return self._run_in_job(assignment, post)
-        channel = ControllerChannel(trial, post, self._spec.has_stopper)
-        self._channels[trial.number] = channel
+        channel = self._open_channel(trial, post)
         runtime = self._get_runtime()
         log = TrialLog()
         try:
@@ -85,9 +86,9 @@ class InProcessPool(WorkerPool):
         """Answers the job's request with None."""
         self._jobs[job].answer(None)
 
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Ends the attempt at its next report."""
-        if (channel := self._channels.get(trial.number)) is not None:
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Ends the attempt at its next report; other code can't be ended."""
+        if isinstance(subject, Trial) and (channel := self._channels.get(subject.number)) is not None:
             channel.stop_kind = kind
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
@@ -113,6 +114,7 @@ class InProcessPool(WorkerPool):
 
     def close(self) -> None:
         """Asks attempts to end at their next report; closes the problem if nothing runs."""
+        self._is_closed = True
         for channel in list(self._channels.values()):
             channel.stop_kind = "interrupt"
         for job in list(self._jobs.values()):
@@ -122,6 +124,13 @@ class InProcessPool(WorkerPool):
             self._runtime.leaves = True
         if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
             logger.warning("%s", raised)
+
+    def _open_channel(self, trial: Trial, post: Callable[[Event], None]) -> ControllerChannel:
+        """Returns the channel of a beginning attempt, which ends at its first report if the pool was closed before."""
+        self._channels[trial.number] = channel = ControllerChannel(trial, post, self._spec.has_stopper)
+        if self._is_closed:
+            channel.stop_kind = "interrupt"
+        return channel
 
     def _check_export(self, trial: Trial, post: Callable[[Event], None]) -> None:
         """Checks the problem's ``export`` before the first trial."""
@@ -142,7 +151,11 @@ class InProcessPool(WorkerPool):
         return job.result()
 
     def _start_job(self, job_start: JobStart, post: Callable[[Event], None]) -> _JobThread:
-        self._jobs[job_start.job] = job = _JobThread(self._get_runtime(), job_start, post, self._channels)
+        open_channel = partial(self._open_channel, post=post)
+        job = _JobThread(self._get_runtime(), job_start, post, open_channel, self._channels.pop)
+        self._jobs[job_start.job] = job
+        if self._is_closed:
+            job.answer(None)
         job.start()
         return job
 
@@ -166,12 +179,14 @@ class _JobThread:
         runtime: TrialRuntime,
         job_start: JobStart,
         post: Callable[[Event], None],
-        channels: dict[int, ControllerChannel],
+        open_channel: Callable[[Trial], ControllerChannel],
+        close_channel: Callable[[int], object],
     ) -> None:
         self._runtime = runtime
         self._job_start = job_start
         self._post = post
-        self._channels = channels
+        self._open_channel = open_channel
+        self._close_channel = close_channel
         self._answers: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Trial | BaseException | None] = queue.SimpleQueue()
         self._number: int | None = None
@@ -195,8 +210,7 @@ class _JobThread:
 
     def trial_channel(self, trial: Trial) -> ControllerChannel:
         self._number = trial.number
-        self._channels[trial.number] = channel = ControllerChannel(trial, self._post, self._runtime.spec.has_stopper)
-        return channel
+        return self._open_channel(trial)
 
     def trial_ended(self, trial: Trial | None) -> None:
         self._put_log()
@@ -223,7 +237,7 @@ class _JobThread:
     def _put_log(self) -> None:
         path = log_path(self._job_start.job, "job") if self._number is None else log_path(self._number)
         if self._number is not None:
-            del self._channels[self._number]
+            self._close_channel(self._number)
         self._number = None
         self._log.put(self._runtime.files, path)
         self._log.clear()

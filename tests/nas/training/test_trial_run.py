@@ -109,9 +109,29 @@ class TrialTrainer:
 
         return pool.run(Assignment(trial, tuple(map(weights_of, donors))), post)
 
-    def pool(self, body: Body, *, has_stopper: bool = False) -> InProcessPool:
-        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, has_stopper=has_stopper)
+    def pool(self, body: Body, **more: bool) -> InProcessPool:
+        spec = RuntimeSpec(problem=Spec.of(BodyProblem), url=self.files.url, options={}, **more)
         return InProcessPool(spec, self.files, self.kind(body))
+
+
+@pytest.mark.parametrize("jobs", [False, True])
+def test_an_attempt_after_the_end_of_the_pool_is_interrupted(jobs: bool) -> None:
+    """It ends at its first report, without a result: another session may run it."""
+    trainer = TrialTrainer()
+    trial, n_reports = trainer.propose(), 0
+
+    def body(run: TrialRun) -> None:
+        nonlocal n_reports
+        for step in range(9):
+            n_reports += 1
+            run.report(step, score=0.5)
+
+    pool = trainer.pool(body, jobs_request_trials=jobs)
+    pool.close()
+
+    assert pool.run(Assignment(trial), trainer.events.append) is None
+    assert n_reports == 1
+    assert trainer.records.result(trial) is None
 
 
 def weights_of(trial: Trial) -> DonorWeights:

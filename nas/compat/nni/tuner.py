@@ -212,6 +212,7 @@ class NniTuner(StatefulTuner):
 
     def drain(self) -> None:
         """Waits until the tuner has processed all results, and calls its ``_on_exit``."""
+        self._client.n_pending = 0  # those of waiting trials come in a later session
         self._client.flush()
         self._client.tell("exit", "_on_exit")
         self._client.flush()

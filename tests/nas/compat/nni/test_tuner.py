@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from nas.compat.nni.tuner import NniTuner
+from nas.compat.nni.unrestricted_space import UnrestrictedSpace
 from nas.core.errors import CorruptError, SearchFailedError
-from nas.core.trial import Reason, State
+from nas.core.lineage import Lineage
+from nas.core.trial import Proposal, Reason, State
 from nas.executors.events import Finished
 from nas.views.snapshot import read_snapshot
-from tests.support.nni_experiments import ExperimentFolder
+from tests.support.nni_experiments import ExperimentFolder, until
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}
 ONE = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n"
@@ -160,6 +163,22 @@ def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
     sharing.wait_timeout_s = 0.6
     with pytest.raises(SearchFailedError, match="needs multiThread: true"):
         sharing.run()
+
+
+@pytest.mark.slow
+def test_a_tuner_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    """The wait for ``_on_exit`` is limited, also if a proposed trial had no time to run."""
+    hanging = COUNTING + "    def _on_exit(self):\n        import time; time.sleep(600)\n"
+    (tmp_path / "tuner.py").write_text(hanging)
+    given = {"class_file": "tuner.py", "class_name": "MyTuner", "folder": str(tmp_path), "search": "mine"}
+    tuner = NniTuner(UnrestrictedSpace(), (), **given, output_dir=str(tmp_path / "out"), wait_timeout_s=0.6)
+    try:
+        tuner.start(Lineage.of([]), lambda: None, lambda error: None)
+        until(lambda: isinstance(tuner.ask(Lineage.of([]), 0, 0), Proposal))
+        with pytest.raises(SearchFailedError, match="waits in _on_exit"):
+            tuner.drain()
+    finally:
+        tuner.close()
 
 
 @pytest.mark.slow

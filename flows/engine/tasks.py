@@ -163,9 +163,9 @@ class PrefectExecutor(EventQueue):
             self._submit(trial, Call(lambda: Finished(trial)))
             self._task_runs.end(trial.number, is_source=trial.state != TrialState.FAILED)
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
-        """Asks a running trial to end."""
-        self._pool.stop(trial, why)
+    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+        """Forwards to the pool."""
+        self._pool.stop(subject, why)
 
     def compute_proxies(self, request: ProxyRequest) -> None:
         """Computes on a thread of its own; it is no task run."""

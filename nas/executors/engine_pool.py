@@ -30,7 +30,7 @@ from nas.executors.events import (
     TrialRequested,
     WorkersBusy,
 )
-from nas.executors.pool import WorkerLostError, WorkerPool
+from nas.executors.pool import OVERDUE, WorkerLostError, WorkerPool
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 WATCH_S = 0.5
@@ -75,9 +75,26 @@ class Order:
                 return job
         return None
 
-    def runs(self, trial: int) -> bool:
-        """Returns whether it is an attempt of this trial."""
-        return isinstance(self.content, Assignment) and self.content.trial.number == trial
+    def is_meant(self, subject: Trial | ProxyRequest, kind: StopKind) -> bool:
+        """Returns whether a stop ends it; see ``Executor.stop``."""
+        match self.content:
+            case Assignment(trial=trial):
+                return isinstance(subject, Trial) and trial.number == subject.number
+            case JobStart(job=job):
+                return kind == "kill" and isinstance(subject, Trial) and job == subject.job
+        return kind == "kill" and isinstance(subject, ProxyRequest) and self.content.subject == subject
+
+    def take_back(self) -> None:
+        """Ends it before a worker has begun it."""
+        match self.content:
+            case Assignment():
+                self.end()
+            case JobStart(job=job):
+                self.post(JobLeftWorker(job, lost=OVERDUE, counts=False))
+            case Call():
+                refusal = ActionError(OVERDUE)
+                refusal.__cause__ = WorkerLostError(OVERDUE)
+                self.end(error=refusal)
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
         """Ends ``wait``. An error of a job's start, for which no thread waits, is posted."""
@@ -98,6 +115,8 @@ class Order:
 class EngineTask:
     """A task: an attempt, a job's stay on a worker, a test or an export."""
 
+    begun: Order
+    """The order with which it began."""
     order: Order | None
     job: int | None
     post: Callable[[Event], None]
@@ -105,6 +124,13 @@ class EngineTask:
     """The worker that has begun it."""
     requested_s: float | None = None
     """Time since which its job waits for its next trial."""
+
+    def is_meant(self, subject: Trial | ProxyRequest, kind: StopKind) -> bool:
+        """Returns whether a stop ends it; see ``Executor.stop``."""
+        if self.order is not None:
+            return self.order.is_meant(subject, kind)
+        stays = self.job is not None and self.requested_s is None
+        return stays and kind == "kill" and isinstance(subject, Trial) and self.job == subject.job
 
 
 class EnginePool(WorkerPool):
@@ -220,14 +246,14 @@ class EnginePool(WorkerPool):
             elif (post := self._homeless.pop(job, None)) is not None:
                 post(JobLeftWorker(job))
 
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Tells the trial's worker; a trial without a worker is taken back."""
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Tells the worker; what no worker has begun is taken back."""
         with self._lock:
             if kind != "stop":
-                self._take_back(trial.number)
+                self._take_back(subject, kind)
             for key, task in self._tasks.items():
-                if task.worker is not None and task.order is not None and task.order.runs(trial.number):
-                    self._tell(key, "stop", trial, kind)
+                if task.worker is not None and task.is_meant(subject, kind):
+                    self._tell(key, "stop", subject, kind)
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
         """Tests, exports or computes proxies as a task, and as another if its worker is lost."""
@@ -262,7 +288,7 @@ class EnginePool(WorkerPool):
             self._n_submitted += 1
             key = f"{_name(order.content)}-{self._id}-{self._n_submitted}"
             job = order.job if self._spec.runtime.jobs_request_trials else None
-            task = EngineTask(None if isinstance(order.content, JobStart) else order, job, order.post)
+            task = EngineTask(order, None if isinstance(order.content, JobStart) else order, job, order.post)
             self._tasks[key] = task
             self._start(key, task, PackedOrder.of(self._spec, order.content))
 
@@ -272,15 +298,15 @@ class EnginePool(WorkerPool):
         self._dispatch()
         return task
 
-    def _take_back(self, trial: int) -> None:
-        """Ends a trial that no worker has begun."""
-        for order in [order for order in self._queue if order.runs(trial)]:
+    def _take_back(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Ends what no worker has begun."""
+        for order in [order for order in self._queue if order.is_meant(subject, kind)]:
             self._queue.remove(order)
-            order.end()
+            order.take_back()
         for key, task in list(self._tasks.items()):
-            if task.worker is None and task.order is not None and task.order.runs(trial):
+            if task.worker is None and task.is_meant(subject, kind):
                 self._release(key)
-                task.order.end()
+                task.begun.take_back()
 
     def _lose(self, key: str, why: str, *, counts: bool) -> None:
         """Ends a task whose worker was lost."""

@@ -129,10 +129,10 @@ class EngineSession(ABC):
                     return
         self.send(key, _lost(assignment, "its job had left the worker"))
 
-    def stop(self, key: str, trial: Trial, kind: StopKind) -> None:
-        """Asks an attempt to end."""
+    def stop(self, key: str, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Asks an attempt to end; see ``Executor.stop``."""
         if (task := self._tasks.get(key)) is not None:
-            task.engine.stop(trial, kind)
+            task.engine.stop(subject, kind)
 
     def decide(self, key: str, trial: int, step: int, stop: bool) -> None:
         """Answers a report."""

@@ -246,9 +246,9 @@ class EngineWorker:
         with self._lock:
             return self._pool.call(action, subject)
 
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Asks the attempt to end."""
-        self._pool.stop(trial, kind)
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Asks the attempt to end; see ``Executor.stop``."""
+        self._pool.stop(subject, kind)
 
     def decide(self, trial: int, step: int, stop: bool) -> None:
         """Answers a report that waits for the stopper."""

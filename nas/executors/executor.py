@@ -29,11 +29,11 @@ class Executor(Protocol):
     def dismiss(self, job: int) -> None:
         """Tells a job that requested a trial that there are no more. It leaves."""
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
         """Asks a running trial to end with a result; with ``interrupt``, without one.
 
-        An interrupted trial ends within seconds. ``kill`` ends a trial that does not react, if it runs in a process of
-        its own.
+        An interrupted trial ends within seconds. ``kill`` ends what does not react, if it runs in a process of its own:
+        a trial, its job if that runs without a trial, or the computation of proxies.
         """
 
     def next_event(self, until_s: float | None) -> Event | None:

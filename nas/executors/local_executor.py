@@ -39,9 +39,9 @@ class LocalExecutor(EventQueue):
         """Forwards to the pool."""
         self._pool.dismiss(job)
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
         """Forwards to the pool."""
-        self._pool.stop(trial, why)
+        self._pool.stop(subject, why)
 
     def compute_proxies(self, request: ProxyRequest) -> None:
         """Computes on the next free thread."""

@@ -20,6 +20,8 @@ from nas.executors.events import (
 )
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
+OVERDUE = "the time budget was used up"
+
 
 class WorkerLostError(HeirloomError):
     """The process that trained a trial ended.
@@ -71,8 +73,8 @@ class WorkerPool(ABC):
         """Tells a job that requested a trial that there are no more. Returns at once."""
 
     @abstractmethod
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Asks a running attempt to end, from another thread. Returns at once."""
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Asks a running attempt to end, from another thread; see ``Executor.stop``. Returns at once."""
 
     @abstractmethod
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:

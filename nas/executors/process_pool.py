@@ -97,9 +97,9 @@ class ProcessPool(WorkerPool):
         for worker in self._workers:
             worker.dismiss(job)
 
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Tells the worker of the trial's slot."""
-        self._worker_of(trial.slot).stop(trial, kind)
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Tells the worker of the slot."""
+        self._worker_of(subject.slot).stop(subject, kind)
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
         """Tests or exports on the first slot's worker. Computes proxies on the worker of their slot."""

@@ -177,9 +177,9 @@ class SimulatedExecutor(EventQueue):
         """Ends the job at once."""
         self._at(self._clock_s, lambda: JobLeftWorker(job))
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
         """Ends a running attempt now."""
-        if (attempt := self._running.get(trial.number)) is None:
+        if isinstance(subject, ProxyRequest) or (attempt := self._running.get(subject.number)) is None:
             return
         if why == "interrupt":
             self._at(self._clock_s, lambda: self._lose(attempt, "interrupted"))

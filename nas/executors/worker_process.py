@@ -32,7 +32,7 @@ from nas.executors.events import (
     StopKind,
     TrialRequested,
 )
-from nas.executors.pool import WorkerLostError
+from nas.executors.pool import OVERDUE, WorkerLostError
 from nas.executors.supervised_process import KILL_TIMEOUT_S, SupervisedProcess
 from nas.executors.worker_main import Stop
 from nas.storage.open import open_root
@@ -60,7 +60,6 @@ INTERRUPT_GRACE_S = 2.0
 """Seconds until an interrupted trial that has not ended is killed."""
 END_TIMEOUT_S = 2.0
 """Seconds until a worker that was asked to end is killed."""
-OVERDUE = "the time budget was used up"
 _PROGRAM = """
 import sys
 from multiprocessing import connection, spawn
@@ -95,6 +94,11 @@ class WorkerProcess:
         self._sent_stops: set[StopKind] = set()
         self._is_busy = False
         self._starting_for: int | None = None
+        """The trial until its order is sent."""
+        self._called: int | None = None
+        """The trial whose candidates' proxies are computed, or which is tested or exported."""
+        self._staying: int | None = None
+        """The job that is started, or runs without a trial."""
         self._kill_reason: str | None = None
         self._checks_early = spec.checks_export
         self._longest_start_s: float | None = None
@@ -114,20 +118,18 @@ class WorkerProcess:
         try:
             self._ensure_started()
             warning = self._check_export(trial)
-        finally:
-            self._starting_for = None
-        if warning is not None:
-            post(Notice(warning))
-        with self._busy(log_path(trial.number)):
-            self._sent_stops = set()
-            try:
+            if warning is not None:
+                post(Notice(warning))
+            with self._busy(log_path(trial.number)):
+                self._sent_stops = set()
                 starts_job = self._spec.jobs_request_trials and self.job != trial.job
                 self._send(("start_job", JobStart.of(assignment)) if starts_job else ("run", assignment))
                 self._running = trial  # a stop sent from here on arrives after the order
+                self._starting_for = None
                 self.job = None  # set again if the trial ends and its process does not
                 result = self._follow_trial(trial, post, timeout_s)
-            finally:
-                self._running = None
+        finally:
+            self._running = self._starting_for = None
         if self._spec.jobs_request_trials:
             self._watch_job(trial.job, post)
         else:
@@ -157,9 +159,13 @@ class WorkerProcess:
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Starts a job without a trial; see ``WorkerPool.resume``."""
-        self._kill_reason = None
-        self._ensure_started()
-        self._send(("start_job", job_start))
+        self._kill_reason, self._staying = None, job_start.job
+        try:
+            self._ensure_started()
+            self._send(("start_job", job_start))
+        except BaseException:
+            self._staying = None
+            raise
         self._watch_job(job_start.job, post)
 
     def dismiss(self, job: int) -> None:
@@ -170,7 +176,8 @@ class WorkerProcess:
 
     def _watch_job(self, job: int, post: Callable[[Event], None]) -> None:
         """Waits, on a thread of its own, until the job requests a trial or leaves."""
-        self.job, self._post = job, post
+        self.job = self._staying = job
+        self._post = post
         self._is_busy = True
         threading.Thread(target=self._receive_job_event, args=(job, post), name="heirloom-job", daemon=True).start()
 
@@ -197,7 +204,7 @@ class WorkerProcess:
             event = JobLeftWorker(job, lost=str(error), counts=error.counts)
         except BaseException as error:
             event = ExecutorFailed(error, job)
-        self._is_busy = False
+        self._is_busy, self._staying = False, None
         if isinstance(event, JobLeftWorker):
             self._clean_up()
         post(event)
@@ -245,9 +252,9 @@ class WorkerProcess:
 
     def call(self, action: Action, subject: Trial | ProxyRequest, timeout_s: float | None = None) -> Mapping[str, Any]:
         """Tests, exports or computes proxies; see ``WorkerPool.call``. After ``timeout_s`` the worker is killed."""
+        self._kill_reason, self._called = None, subject.number
         try:
             self._ensure_started(self._restart_limit_s())
-            self._kill_reason = None
             with self._busy(log_path(subject.number, action)):
                 self._send((action, subject))
                 if (message := self._receive(timeout_s)) is None:
@@ -256,24 +263,32 @@ class WorkerProcess:
                 kind, content = message
         except WorkerLostError as error:
             raise ActionError(f"{action} of trial {subject.number}: {error}") from error
+        finally:
+            self._called = None
         self._clean_up()
         if kind == "error":
             raise ActionError(content)
         answer: Mapping[str, Any] = self._answer(kind, content)
         return answer
 
-    def stop(self, trial: Trial, kind: StopKind) -> None:
-        """Asks the attempt once to end, or kills it.
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+        """Asks the attempt once to end, or kills it, or its job between two trials, or the computation of proxies.
 
         An interrupted attempt that has not ended after 2 s is killed.
 
         It may be called repeatedly, since the attempt may not have started yet. Each kind is sent once, so that
         unread messages do not fill the pipe.
         """
+        if isinstance(subject, ProxyRequest):
+            if kind == "kill" and self._called == subject.number:
+                self._kill(OVERDUE)
+            return
         running = self._running  # the caller's trial may be an older copy with fewer reports
-        if kind in ("interrupt", "kill") and self._starting_for == trial.number:
+        if kind in ("interrupt", "kill") and self._starting_for == subject.number:
             self._kill("interrupted")
-        if running is None or running.number != trial.number:
+        if kind == "kill" and self._staying == subject.job:
+            self._kill(OVERDUE)
+        if running is None or running.number != subject.number:
             return
         if kind == "kill":
             self._kill(OVERDUE)
@@ -281,7 +296,7 @@ class WorkerProcess:
         if kind in self._sent_stops:
             return
         self._sent_stops.add(kind)
-        self._send(Stop(trial.number, kind))
+        self._send(Stop(subject.number, kind))
         if kind == "interrupt":
             timer = threading.Timer(INTERRUPT_GRACE_S, self._kill_if_running, [running, "interrupted"])
             timer.daemon = True
@@ -499,8 +514,8 @@ class WorkerProcess:
 
     def _kill(self, why: str) -> None:
         self._kill_reason = why
-        if self._process is not None:
-            self._process.kill()
+        if (process := self._process) is not None:  # another thread may replace it
+            process.kill()
 
     @contextmanager
     def _busy(self, log: str) -> Iterator[None]:

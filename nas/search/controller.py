@@ -13,6 +13,7 @@ A trial that exceeds its own timeout is killed by its worker pool (``nas.executo
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -538,8 +539,16 @@ class SearchController:
         return self._executor.next_event(self._enforcer.next_check_s(stage))
 
     def _enforce_budget(self, stage: Stage) -> None:
-        """Stops running trials whose time is over."""
-        self._enforcer.enforce(stage, (self.trials[number] for number in self._slots.running.values()))
+        """Stops whatever runs after the time is over."""
+        running = (self.trials[number] for number in self._slots.running.values())
+        self._enforcer.enforce(stage, itertools.chain(running, self._last_trials()))
+        if self._enforcer.is_over:
+            self._proxies.cancel()
+
+    def _last_trials(self) -> Iterator[Trial]:
+        """Yields the last trial of each job that runs without a trial."""
+        jobs = {holder.job for holder in self._slots.without_trial()}
+        yield from ({trial.job: trial for trial in self.trials if trial.job in jobs} if jobs else {}).values()
 
     def _handle(self, event: Event | None) -> None:
         match event:

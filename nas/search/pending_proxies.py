@@ -43,6 +43,7 @@ class PendingProxies:
         self._observe = observe
         self._request: ProxyRequest | None = None
         self._n_lost = 0
+        self._is_cancelled = False
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +65,16 @@ class PendingProxies:
             return
         if (slot := self._slots.first_free()) is not None:
             self._slots.reserved = slot
-            self._executor.compute_proxies(replace(self._request, slot=slot))
+            self._request = replace(self._request, slot=slot)
+            self._executor.compute_proxies(self._request)
+
+    def cancel(self) -> None:
+        """Gives the request up, and ends its computation where a process of its own does it."""
+        if self._request is not None and self._slots.reserved is not None:
+            self._is_cancelled = True
+            self._executor.stop(self._request, "kill")
+        else:
+            self._request = None
 
     def handle(self, event: ProxiesComputed) -> None:
         """Adds the values; a lost request is sent again.
@@ -73,6 +83,9 @@ class PendingProxies:
             SearchFailedError: the problem's code raised for all points.
         """
         self._slots.free_reserved()
+        if self._is_cancelled:
+            self._request, self._is_cancelled = None, False
+            return
         number = event.request.number
         if event.values is None and not event.is_lost:
             raise SearchFailedError(f"proxies of the candidates for trial {number}: {event.error}")

@@ -99,6 +99,12 @@ class SlotPool:
         if self._holders:
             yield from (holder for _, holder in sorted(self._holders.items()) if self.is_waiting(holder))
 
+    def without_trial(self) -> Iterator[SlotHolder]:
+        """Yields the jobs whose code runs, but no trial of theirs."""
+        for slot, holder in self._holders.items():
+            if slot not in self.running and not self.is_waiting(holder):
+                yield holder
+
     def holders(self) -> Iterator[SlotHolder]:
         """Yields all jobs that keep a slot."""
         return iter(self._holders.values())
@@ -112,9 +118,4 @@ class SlotPool:
     @property
     def n_active(self) -> int:
         """The number of slots from which an event will come without another decision."""
-        n_busy = len(self.running) + (self.reserved is not None)
-        if not self._holders:
-            return n_busy
-        return n_busy + sum(
-            slot not in self.running and not self.is_waiting(holder) for slot, holder in self._holders.items()
-        )
+        return len(self.running) + (self.reserved is not None) + sum(1 for _ in self.without_trial())

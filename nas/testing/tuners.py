@@ -123,9 +123,10 @@ class _SimulatedExecutor:
     def dismiss(self, job: int) -> None:
         raise NotImplementedError
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
-        self._running = [other for other in self._running if other.number != trial.number]
-        self._posted.append(TrialLost(trial.job, trial.number, "interrupted"))
+    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+        assert isinstance(subject, Trial)
+        self._running = [other for other in self._running if other.number != subject.number]
+        self._posted.append(TrialLost(subject.job, subject.number, "interrupted"))
 
     def next_event(self, until_s: float | None) -> Event | None:
         self._clock += 1.0

@@ -91,14 +91,19 @@ class Session:
                 self.prepared.problem, self.records, slots=given.slots, pool=pool, workers=workers
             )
 
-    def run(self, n_trials: int) -> list[Trial]:
-        """Runs the search stage in the calling thread."""
+    def run(self, n_trials: int, *, seconds: float | None = None) -> list[Trial]:
+        """Runs the search stage in the calling thread, for this time at most."""
+        began_s = time.monotonic()
+        hours = None if seconds is None else seconds / 3600
         recorded, starts = self.records.load()
         search = self.prepared.search
         controller = SearchController(
             self.records,
             self.executor,
-            ControllerSettings(budget=Budget(trials=n_trials), deterministic=search.deterministic),
+            ControllerSettings(
+                budget=Budget(trials=n_trials, hours=hours, at_deadline="stop"), deterministic=search.deterministic
+            ),
+            spent_hours=lambda: (time.monotonic() - began_s) / 3600,
             trials=recorded,
             starts=starts,
             tuner=self.prepared.tuner,
@@ -201,6 +206,15 @@ def test_an_interrupted_request_is_computed_again(tmp_path: Path) -> None:
     resumed = Session(search(), root).run(2)
 
     assert decisions(resumed) == decisions(found(search(), 2))
+
+
+@pytest.mark.slow
+def test_a_computation_ends_with_the_hours(tmp_path: Path) -> None:
+    """A batch that never comes is ended with its process, and nothing was proposed."""
+    session = Session(search(problem={"seconds": 1000.0}), str(tmp_path / "search"), kind="processes")
+
+    assert session.run(3, seconds=3.0) == []
+    assert session.notices == []
 
 
 def test_deterministic_searches_do_not_depend_on_durations() -> None:

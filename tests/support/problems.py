@@ -471,6 +471,16 @@ def _process_name() -> str:
     return multiprocessing.current_process().name
 
 
+class LingeringProblem(TroubleProblem):
+    """Sleeps after each trial's result, as code whose data loader does not end."""
+
+    def train_many(self, job: Job) -> None:
+        for run in job.trials():
+            Path(self.folder, f"{run.number}-{os.getpid()}").touch()
+            run.finish(score=1.0)
+            time.sleep(run.point["seconds"])
+
+
 class TwiceProblem(ScoreProblem):
     """Gives each trial a second result, which is none."""
 

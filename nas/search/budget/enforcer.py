@@ -55,6 +55,7 @@ class BudgetEnforcer:
         self._noticed: set[str] = set()
         self._refused_ask: tuple[int, int] | None = None
         self._known_decisions_s: tuple[float, float] = (math.inf, math.inf)
+        self._is_over = self._repeats = False
 
     def add_result(self, trial: Trial) -> None:
         """Adds a finished trial of this session or an earlier one."""
@@ -160,12 +161,22 @@ class BudgetEnforcer:
         wait_s = min((s for s in decisions_s if s > 0), default=math.inf)
         if any(now <= 0 < before for now, before in zip(decisions_s, self._known_decisions_s, strict=True)):
             wait_s = 0.0  # its time has come since ``enforce``
-        if self._stop_sent_s and any(number in self._stop_sent_s for number in self._slots.running.values()):
+        if self._repeats:
             wait_s = min(wait_s, REPEAT_S)
         return None if wait_s == math.inf else self._executor.now_s() + max(wait_s, MIN_WAIT_S)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether ``enforce`` found that whatever runs must end."""
+        return self._is_over
+
     def enforce(self, stage: Stage, running: Iterable[Trial]) -> None:
-        """Stops trials that run past their stage's end, and kills those that do not react."""
+        """Stops trials that run past their stage's end, and kills those that do not react.
+
+        Args:
+            stage: The current stage.
+            running: The running trials, and the last trial of each job that runs without a trial.
+        """
         if self._planner.is_unlimited:
             return
         spent = self._spent()
@@ -173,11 +184,13 @@ class BudgetEnforcer:
         self._report_stages_without_time(stage, spent)
         if not self._stops:
             return
-        now_s, is_over = self._executor.now_s(), self._planner.left_s(stage, spent) <= 0
-        for trial in running:
+        now_s, self._is_over = self._executor.now_s(), self._planner.left_s(stage, spent) <= 0
+        self._repeats = self._is_over and self._slots.reserved is not None
+        for trial in running if self._is_over or self._stop_sent_s else ():
             sent_s = self._stop_sent_s.get(trial.number)
-            if sent_s is None and not is_over:
+            if sent_s is None and not self._is_over:
                 continue
+            self._repeats = True
             sent_s = self._stop_sent_s.setdefault(trial.number, now_s)
             self._executor.stop(trial, "deadline" if now_s < sent_s + self._planner.grace_s else "kill")
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nas.core.spec import Spec
+from nas.core.trial import Proposal, Trial
 from nas.executors.engine_pool import EnginePool, EngineTask
 from nas.executors.engine_session import Message
 from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit
-from nas.executors.events import Event, ExecutorFailed, JobLeftWorker, Notice
-from nas.executors.pool import resume_job
+from nas.executors.events import Event, ExecutorFailed, JobLeftWorker, Notice, ProxiesComputed
+from nas.executors.pool import compute_proxies, resume_job
 from nas.executors.process_pool import ProcessPool
-from nas.training.messages import JobStart, RuntimeSpec
+from nas.training.messages import JobStart, ProxyRequest, RuntimeSpec
 from tests.support.recorded_display import RecordedDisplay
 
 
 class ScriptedPool(EnginePool):
-    """A pool with nine jobs that wait for the messages of their workers."""
+    """A pool with nine jobs that wait for the messages of their workers.
 
-    def __init__(self) -> None:
+    Args:
+        n_places: The number of jobs that have workers; the others wait in the pool.
+    """
+
+    def __init__(self, n_places: int = 9) -> None:
+        self.n_places = n_places
         runtime = RuntimeSpec(problem=Spec("no.Problem"), url="/nowhere", options={}, jobs_request_trials=True)
         super().__init__(EngineSpec(runtime=runtime), RecordedDisplay(), 9)
         self.keys: list[str] = []
@@ -36,7 +43,7 @@ class ScriptedPool(EnginePool):
 
     @property
     def _n_places(self) -> int:
-        return 9
+        return self.n_places
 
     def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
         self.keys.append(key)
@@ -74,6 +81,24 @@ def test_threads_of_an_unfit_worker_count_once(pool: ScriptedPool) -> None:
     [failed, *_] = pool.events[4:]
     assert isinstance(failed, ExecutorFailed)
     assert str(failed.error) == "3 workers in turn can't run trials; the last, tcp://c: no mount"
+
+
+@pytest.mark.parametrize("n_places", [0, 9], ids=["no worker is there", "no worker has begun"])
+def test_a_kill_takes_back_what_no_worker_has_begun(n_places: int) -> None:
+    """The start of a job, and the computation of proxies; both count as losses that cost no attempt."""
+    pool, request = ScriptedPool(n_places), ProxyRequest(number=4, seed=0, names=("naswot",), points=({"width": 3},))
+    outcomes: list[Event] = []
+    computing = threading.Thread(target=lambda: outcomes.append(compute_proxies(pool, request)))
+    pool.stop(Trial(number=30, index=30, proposal=Proposal(point={}), job=3), "kill")
+    computing.start()
+    while computing.is_alive():  # its order may not be there yet
+        pool.stop(request, "kill")
+        computing.join(0.1)
+
+    overdue = "the time budget was used up"
+    assert pool.events == [JobLeftWorker(3, lost=overdue, counts=False)]
+    assert outcomes == [ProxiesComputed(request, error=overdue, is_lost=True)]
+    assert len(pool.keys) == (n_places and 10)
 
 
 def test_a_resumed_job_of_a_closed_pool_costs_no_attempt(tmp_path: Path) -> None:

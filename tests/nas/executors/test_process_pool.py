@@ -38,6 +38,7 @@ from tests.support.problems import (
     ExportTroubleProblem,
     GpusProblem,
     KnownTroubleProblem,
+    LingeringProblem,
     TroubleProblem,
     TwiceProblem,
 )
@@ -526,6 +527,38 @@ class TestStops:
         else:
             assert (trial.state, trial.metrics) == (State.STOPPED, trial.curve[-1][1])
         assert 0.5 < trial.cost["seconds"] < 20
+
+    def test_deadline_ends_a_job_between_its_trials(self, open_shop: Callable[..., Shop]) -> None:
+        """A job whose code goes on after its trial's result is killed, and keeps the result."""
+        shop = open_shop(kind=LingeringProblem, jobs=True)
+        budget = Budget(hours=1 / 3600, at_deadline="stop")
+        [trial] = shop.run(
+            ("nothing", 500),
+            spent_hours=lambda: 0.0 if shop.pid_of(0) is None else 1.0,
+            budget=budget,
+            jobs=JobPlan.of(None, loops=True),
+        )
+
+        assert trial.state == State.COMPLETE
+        until(lambda: not is_alive(shop.pid_of(0) or 0))
+
+    def test_a_worker_that_takes_no_order_is_killed(self, open_shop: Callable[..., Shop]) -> None:
+        """A stopped process reads no large order, and the kill does not wait for that."""
+        shop = open_shop()
+        [first] = shop.run(("nothing", 0))
+        os.kill(int(first.metrics["pid"]), signal.SIGSTOP)
+        proposal = Proposal(point={"do": "nothing", "seconds": 0}, derivation={"note": "x" * 5_000_000})
+        trial = Trial(number=1, index=1, proposal=proposal, slot=0, attempt=1)
+        outcomes: list[object] = []
+        thread = run_in_thread(shop, trial, outcomes)
+        give_up_s = time.monotonic() + 60
+        while thread.is_alive() and time.monotonic() < give_up_s:
+            thread.join(0.5)
+            shop.pool.stop(trial, "kill")
+
+        [lost] = outcomes
+        assert isinstance(lost, WorkerLostError)
+        assert not lost.counts
 
     def test_a_trial_that_ignores_stops_blocks_nothing(self, open_shop: Callable[..., Shop]) -> None:
         """A thousand stop requests do not fill its pipe, and it can be killed then."""

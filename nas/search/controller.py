@@ -65,6 +65,9 @@ from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.shared.stateful import StatefulTuner
 
+ANSWER_S = 0.5
+"""Seconds that a stateful tuner has, after WAIT, to tell that it may answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
@@ -230,7 +233,15 @@ class SearchController:
             elif not any(self._can_start(stage, trial) for trial in self._waiting_in(stage)):
                 if not is_open:
                     return is_exhausted
-                self._check_progress(stage)
+                if not self._handle_late_answer():
+                    self._check_progress(stage)
+
+    def _handle_late_answer(self) -> bool:
+        """Handles the answer of a stateful tuner that came since it was asked. Returns whether there was one."""
+        event = None if self._stateful is None else self._executor.next_event(self._executor.now_s() + ANSWER_S)
+        if event is not None:
+            self._handle(event)
+        return event is not None
 
     def _check_progress(self, stage: Stage) -> None:
         """Raises SearchFailedError if the tuner waits for a result that can't come."""

@@ -35,6 +35,7 @@ from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared.constrained import ConstrainedTuner
+from nas.tuners.shared.stateful import StatefulTuner
 from tests.support.scripted_executor import (
     FAILED,
     FINAL,
@@ -101,6 +102,29 @@ class EndlessExecutor(ScriptedExecutor):
             self._clock = max(self._clock, until_s)
             return None
         return super().next_event(until_s)
+
+
+class PromptTuner(ListTuner, StatefulTuner):
+    """Keeps state; its first answer is there just after it was asked."""
+
+    is_busy = False
+
+    def start(self, lineage: Lineage, on_ready: Callable[[], None], on_error: Callable[[BaseException], None]) -> None:
+        self.tell = on_ready
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Any:
+        answer = super().ask(lineage, number, job)
+        if answer is WAIT:
+            self.tell()
+        return answer
+
+    def add_result(self, trial: Trial) -> None: ...
+
+    def add_extra_result(self, trial: Trial, result: str) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Explaining(ListTuner):
@@ -205,6 +229,12 @@ class TestAsking:
         ).search(SEARCH)
 
         assert tuner.n_asks == 0
+
+    def test_an_answer_just_after_the_ask_is_taken(self, records: Records) -> None:
+        """A stateful tuner that says WAIT, and at once that it may answer, is asked again."""
+        make_controller(records, ScriptedExecutor(records), PromptTuner(WAIT, (), WAIT, (), STOP)).search(SEARCH)
+
+        assert [trial.state for trial in by_number(records).values()] == [State.COMPLETE] * 2
 
     def test_wait_is_asked_again_after_a_result(self, records: Records) -> None:
         """After WAIT the tuner is asked again only when there is a new result."""

@@ -32,8 +32,8 @@ class Executor(Protocol):
     def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
         """Asks a running trial to end with a result; with ``interrupt``, without one.
 
-        An interrupted trial ends within seconds. ``kill`` ends what does not react, if it runs in a process of its own:
-        a trial, its job if that runs without a trial, or the computation of proxies.
+        An interrupted trial ends within seconds. ``kill`` ends what does not react: a trial, its job if that runs
+        without a trial, or the computation of proxies. It must run in a process of its own.
         """
 
     def next_event(self, until_s: float | None) -> Event | None:

@@ -126,7 +126,7 @@ class InProcessPool(WorkerPool):
             logger.warning("%s", raised)
 
     def _open_channel(self, trial: Trial, post: Callable[[Event], None]) -> ControllerChannel:
-        """Returns the channel of a beginning attempt, which ends at its first report if the pool was closed before."""
+        """Returns the channel of an attempt, interrupted if the pool is closed."""
         self._channels[trial.number] = channel = ControllerChannel(trial, post, self._spec.has_stopper)
         if self._is_closed:
             channel.stop_kind = "interrupt"

@@ -272,7 +272,7 @@ class WorkerProcess:
         return answer
 
     def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
-        """Asks the attempt once to end, or kills it, or its job between two trials, or the computation of proxies.
+        """Asks the attempt once to end, or kills what runs; see ``Executor.stop``.
 
         An interrupted attempt that has not ended after 2 s is killed.
 

@@ -237,7 +237,7 @@ class SearchController:
                     self._check_progress(stage)
 
     def _handle_late_answer(self) -> bool:
-        """Handles the answer of a stateful tuner that came since it was asked. Returns whether there was one."""
+        """Handles a stateful tuner's answer that came since it was asked. Returns whether one came."""
         event = None if self._stateful is None else self._executor.next_event(self._executor.now_s() + ANSWER_S)
         if event is not None:
             self._handle(event)

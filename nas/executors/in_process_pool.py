@@ -61,10 +61,12 @@ class InProcessPool(WorkerPool):
         """Runs the attempt in the calling thread, or in its job's thread if jobs request trials."""
         trial = assignment.trial
         self._check_export(trial, post)
+        runtime = self._get_runtime()
+        if self._is_closed:
+            return None
         if self._spec.jobs_request_trials:
             return self._run_in_job(assignment, post)
         channel = self._open_channel(trial, post)
-        runtime = self._get_runtime()
         log = TrialLog()
         try:
             with log.capture():

@@ -233,11 +233,11 @@ class SearchController:
             elif not any(self._can_start(stage, trial) for trial in self._waiting_in(stage)):
                 if not is_open:
                     return is_exhausted
-                if not self._handle_late_answer():
+                if not self._wait_for_tuner():
                     self._check_progress(stage)
 
-    def _handle_late_answer(self) -> bool:
-        """Handles a stateful tuner's answer that came since it was asked. Returns whether one came."""
+    def _wait_for_tuner(self) -> bool:
+        """Handles what a stateful tuner has posted since the ask. Returns whether there was something."""
         event = None if self._stateful is None else self._executor.next_event(self._executor.now_s() + ANSWER_S)
         if event is not None:
             self._handle(event)
@@ -558,8 +558,8 @@ class SearchController:
 
     def _last_trials(self) -> Iterator[Trial]:
         """Yields the last trial of each job that runs without a trial."""
-        jobs = {holder.job for holder in self._slots.without_trial()}
-        yield from ({trial.job: trial for trial in self.trials if trial.job in jobs} if jobs else {}).values()
+        if jobs := {holder.job for holder in self._slots.without_trial()}:
+            yield from {trial.job: trial for trial in self.trials if trial.job in jobs}.values()
 
     def _handle(self, event: Event | None) -> None:
         match event:

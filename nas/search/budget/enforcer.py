@@ -161,7 +161,7 @@ class BudgetEnforcer:
         wait_s = min((s for s in decisions_s if s > 0), default=math.inf)
         if any(now <= 0 < before for now, before in zip(decisions_s, self._known_decisions_s, strict=True)):
             wait_s = 0.0  # its time has come since ``enforce``
-        if self._repeats:
+        if self._repeats or (self._is_over and self._slots.n_active):
             wait_s = min(wait_s, REPEAT_S)
         return None if wait_s == math.inf else self._executor.now_s() + max(wait_s, MIN_WAIT_S)
 
@@ -185,10 +185,12 @@ class BudgetEnforcer:
         if not self._stops:
             return
         now_s, self._is_over = self._executor.now_s(), self._planner.left_s(stage, spent) <= 0
-        self._repeats = self._is_over and self._slots.reserved is not None
-        for trial in running if self._is_over or self._stop_sent_s else ():
+        self._repeats = False
+        if not self._is_over and not self._stop_sent_s:
+            return
+        for trial in running:
             sent_s = self._stop_sent_s.get(trial.number)
-            if sent_s is None and not self._is_over:
+            if not self._is_over and (sent_s is None or trial.is_finished):
                 continue
             self._repeats = True
             sent_s = self._stop_sent_s.setdefault(trial.number, now_s)

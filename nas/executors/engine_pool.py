@@ -75,7 +75,7 @@ class Order:
                 return job
         return None
 
-    def is_meant(self, subject: Trial | ProxyRequest, kind: StopKind) -> bool:
+    def matches(self, subject: Trial | ProxyRequest, kind: StopKind) -> bool:
         """Returns whether a stop ends it; see ``Executor.stop``."""
         match self.content:
             case Assignment(trial=trial):
@@ -84,7 +84,7 @@ class Order:
                 return kind == "kill" and isinstance(subject, Trial) and job == subject.job
         return kind == "kill" and isinstance(subject, ProxyRequest) and self.content.subject == subject
 
-    def take_back(self) -> None:
+    def cancel(self) -> None:
         """Ends it before a worker has begun it."""
         match self.content:
             case Assignment():
@@ -115,8 +115,6 @@ class Order:
 class EngineTask:
     """A task: an attempt, a job's stay on a worker, a test or an export."""
 
-    begun: Order
-    """The order with which it began."""
     order: Order | None
     job: int | None
     post: Callable[[Event], None]
@@ -125,12 +123,12 @@ class EngineTask:
     requested_s: float | None = None
     """Time since which its job waits for its next trial."""
 
-    def is_meant(self, subject: Trial | ProxyRequest, kind: StopKind) -> bool:
+    def matches(self, subject: Trial | ProxyRequest, kind: StopKind) -> bool:
         """Returns whether a stop ends it; see ``Executor.stop``."""
         if self.order is not None:
-            return self.order.is_meant(subject, kind)
-        stays = self.job is not None and self.requested_s is None
-        return stays and kind == "kill" and isinstance(subject, Trial) and self.job == subject.job
+            return self.order.matches(subject, kind)
+        runs = self.job is not None and self.requested_s is None
+        return runs and kind == "kill" and isinstance(subject, Trial) and self.job == subject.job
 
 
 class EnginePool(WorkerPool):
@@ -250,9 +248,9 @@ class EnginePool(WorkerPool):
         """Tells the worker; what no worker has begun is taken back."""
         with self._lock:
             if kind != "stop":
-                self._take_back(subject, kind)
+                self._cancel(subject, kind)
             for key, task in self._tasks.items():
-                if task.worker is not None and task.is_meant(subject, kind):
+                if task.worker is not None and task.matches(subject, kind):
                     self._tell(key, "stop", subject, kind)
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
@@ -288,7 +286,7 @@ class EnginePool(WorkerPool):
             self._n_submitted += 1
             key = f"{_name(order.content)}-{self._id}-{self._n_submitted}"
             job = order.job if self._spec.runtime.jobs_request_trials else None
-            task = EngineTask(order, None if isinstance(order.content, JobStart) else order, job, order.post)
+            task = EngineTask(None if isinstance(order.content, JobStart) else order, job, order.post)
             self._tasks[key] = task
             self._start(key, task, PackedOrder.of(self._spec, order.content))
 
@@ -298,15 +296,18 @@ class EnginePool(WorkerPool):
         self._dispatch()
         return task
 
-    def _take_back(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
+    def _cancel(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         """Ends what no worker has begun."""
-        for order in [order for order in self._queue if order.is_meant(subject, kind)]:
+        for order in [order for order in self._queue if order.matches(subject, kind)]:
             self._queue.remove(order)
-            order.take_back()
+            order.cancel()
         for key, task in list(self._tasks.items()):
-            if task.worker is None and task.is_meant(subject, kind):
+            if task.worker is None and task.matches(subject, kind):
                 self._release(key)
-                task.begun.take_back()
+                if task.order is not None:
+                    task.order.cancel()
+                elif task.job is not None:
+                    task.post(JobLeftWorker(task.job, lost=OVERDUE, counts=False))
 
     def _lose(self, key: str, why: str, *, counts: bool) -> None:
         """Ends a task whose worker was lost."""

@@ -74,7 +74,7 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
-        """Asks a running attempt to end, from another thread; see ``Executor.stop``. Returns at once."""
+        """Stops what runs, from another thread; see ``Executor.stop``. Returns at once."""
 
     @abstractmethod
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:

@@ -98,8 +98,9 @@ class ProcessPool(WorkerPool):
             worker.dismiss(job)
 
     def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
-        """Tells the worker of the slot."""
-        self._worker_of(subject.slot).stop(subject, kind)
+        """Tells every worker: a restarted job may be on another slot than its last trial was."""
+        for worker in self._workers:
+            worker.stop(subject, kind)
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
         """Tests or exports on the first slot's worker. Computes proxies on the worker of their slot."""

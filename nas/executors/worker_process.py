@@ -97,7 +97,7 @@ class WorkerProcess:
         """The trial until its order is sent."""
         self._called: int | None = None
         """The trial whose candidates' proxies are computed, or which is tested or exported."""
-        self._staying: int | None = None
+        self._job_without_trial: int | None = None
         """The job that is started, or runs without a trial."""
         self._kill_reason: str | None = None
         self._checks_early = spec.checks_export
@@ -141,7 +141,7 @@ class WorkerProcess:
 
         If that code ends the process or blocks it, another one starts, and only a trained network is checked.
         """
-        if not self._checks_early or self._process is None:
+        if not self._checks_early or self._process is None or self.job is not None:
             return None
         self._checks_early = False
         self._send(("check_export", trial))
@@ -159,12 +159,12 @@ class WorkerProcess:
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Starts a job without a trial; see ``WorkerPool.resume``."""
-        self._kill_reason, self._staying = None, job_start.job
+        self._kill_reason, self._job_without_trial = None, job_start.job
         try:
             self._ensure_started()
             self._send(("start_job", job_start))
         except BaseException:
-            self._staying = None
+            self._job_without_trial = None
             raise
         self._watch_job(job_start.job, post)
 
@@ -176,7 +176,7 @@ class WorkerProcess:
 
     def _watch_job(self, job: int, post: Callable[[Event], None]) -> None:
         """Waits, on a thread of its own, until the job requests a trial or leaves."""
-        self.job = self._staying = job
+        self.job = self._job_without_trial = job
         self._post = post
         self._is_busy = True
         threading.Thread(target=self._receive_job_event, args=(job, post), name="heirloom-job", daemon=True).start()
@@ -204,7 +204,7 @@ class WorkerProcess:
             event = JobLeftWorker(job, lost=str(error), counts=error.counts)
         except BaseException as error:
             event = ExecutorFailed(error, job)
-        self._is_busy, self._staying = False, None
+        self._is_busy, self._job_without_trial = False, None
         if isinstance(event, JobLeftWorker):
             self._clean_up()
         post(event)
@@ -286,7 +286,7 @@ class WorkerProcess:
         running = self._running  # the caller's trial may be an older copy with fewer reports
         if kind in ("interrupt", "kill") and self._starting_for == subject.number:
             self._kill("interrupted")
-        if kind == "kill" and self._staying == subject.job:
+        if kind == "kill" and self._job_without_trial == subject.job:
             self._kill(OVERDUE)
         if running is None or running.number != subject.number:
             return

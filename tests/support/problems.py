@@ -472,13 +472,18 @@ def _process_name() -> str:
 
 
 class LingeringProblem(TroubleProblem):
-    """Sleeps after each trial's result, as code whose data loader does not end."""
+    """Sleeps after each trial's result, or after the last one, as code whose data loader does not end."""
 
     def train_many(self, job: Job) -> None:
+        Path(self.folder, f"job-{os.getpid()}").touch()
+        seconds = 0
         for run in job.trials():
+            seconds = run.point["seconds"]
             Path(self.folder, f"{run.number}-{os.getpid()}").touch()
             run.finish(score=1.0)
-            time.sleep(run.point["seconds"])
+            if run.point["do"] == "sleep":
+                time.sleep(seconds)
+        time.sleep(seconds)
 
 
 class TwiceProblem(ScoreProblem):

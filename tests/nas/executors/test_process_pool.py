@@ -22,9 +22,19 @@ from nas.core.spec import Spec
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors import worker_process
 from nas.executors.driver_folder import DriverFolder
-from nas.executors.events import Event, ExtraResult, Finished, JobLeftWorker, Notice, Reported, Started, StopRequested
+from nas.executors.events import (
+    Event,
+    ExtraResult,
+    Finished,
+    JobLeftWorker,
+    Notice,
+    Reported,
+    Started,
+    StopRequested,
+    TrialRequested,
+)
 from nas.executors.local_executor import LocalExecutor
-from nas.executors.pool import WorkerLostError
+from nas.executors.pool import WorkerLostError, resume_job
 from nas.executors.process_pool import ProcessPool
 from nas.executors.worker_process import WorkerProcess
 from nas.search.controller import ControllerSettings, SearchController
@@ -32,7 +42,7 @@ from nas.search.job_plan import JobPlan
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import MAX_LOG_BYTES
-from nas.training.messages import Assignment, RuntimeSpec
+from nas.training.messages import Assignment, JobStart, RuntimeSpec
 from tests.support.problems import (
     EarlyExportTroubleProblem,
     ExportTroubleProblem,
@@ -528,12 +538,13 @@ class TestStops:
             assert (trial.state, trial.metrics) == (State.STOPPED, trial.curve[-1][1])
         assert 0.5 < trial.cost["seconds"] < 20
 
-    def test_deadline_ends_a_job_between_its_trials(self, open_shop: Callable[..., Shop]) -> None:
+    @pytest.mark.parametrize("do", ["sleep", "nothing"], ids=["after its trial", "after its dismissal"])
+    def test_deadline_ends_a_job_without_a_trial(self, open_shop: Callable[..., Shop], do: str) -> None:
         """A job whose code goes on after its trial's result is killed, and keeps the result."""
         shop = open_shop(kind=LingeringProblem, jobs=True)
         budget = Budget(hours=1 / 3600, at_deadline="stop")
         [trial] = shop.run(
-            ("nothing", 500),
+            (do, 500),
             spent_hours=lambda: 0.0 if shop.pid_of(0) is None else 1.0,
             budget=budget,
             jobs=JobPlan.of(None, loops=True),
@@ -541,6 +552,18 @@ class TestStops:
 
         assert trial.state == State.COMPLETE
         until(lambda: not is_alive(shop.pid_of(0) or 0))
+
+    def test_a_restarted_job_is_killed_on_its_slot(self, open_shop: Callable[..., Shop]) -> None:
+        """Its last trial, by which it is named, ran on another slot."""
+        shop, events = open_shop(slots=2, jobs=True, constructor="hangs"), list[Event]()
+        thread = threading.Thread(target=resume_job, args=(shop.pool, JobStart(5, 1), events.append))
+        thread.start()
+        give_up_s = time.monotonic() + 60
+        while thread.is_alive() and time.monotonic() < give_up_s:
+            shop.pool.stop(Trial(number=3, index=3, proposal=Proposal(point={}), job=5, slot=0), "kill")
+            thread.join(0.5)
+
+        assert events == [JobLeftWorker(5, lost="the time budget was used up", counts=False)]
 
     def test_a_worker_that_takes_no_order_is_killed(self, open_shop: Callable[..., Shop]) -> None:
         """A stopped process reads no large order, and the kill does not wait for that."""
@@ -778,6 +801,30 @@ def children_of(pid: int) -> list[int]:
         if int(fields[1]) == pid:
             found.append(int(stat.parent.name))
     return found
+
+
+@pytest.mark.slow
+def test_a_restarted_job_needs_no_check_of_its_export(tmp_path: Path) -> None:
+    """The check is for idle workers: the job would take it for its next trial."""
+    spec = RuntimeSpec(
+        problem=Spec.of(LingeringProblem, folder=str(tmp_path)), url=str(tmp_path / "search"), options={}, session=1,
+        jobs_request_trials=True, checks_export=True,
+    )  # fmt: skip
+    pool, trial, has_requested = ProcessPool(spec, 1), ordered("nothing", 0), threading.Event()
+    Records(open_root(spec.url)).propose(trial)
+
+    def post(event: Event) -> None:
+        if isinstance(event, TrialRequested):
+            has_requested.set()
+
+    pool.resume(JobStart(0, 0), post)
+    assert has_requested.wait(60)
+    result = pool.run(Assignment(trial), post)
+    pool.close()
+
+    assert result is not None
+    assert result.state == State.COMPLETE
+    assert len([*tmp_path.glob("job-*")]) == 1
 
 
 @pytest.mark.slow

@@ -195,6 +195,8 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
     until(lambda: driver.has_started(1))
     first.kill()
     seconds = until(lambda: driver.of(TrialLost), 20)
+    told = ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
+    until(lambda: driver.display.waits == told, what="the line of the second wait")
     hold.unlink()
     second = cluster.join()
     trials = wait()
@@ -202,7 +204,7 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
     assert seconds < 3
     assert [(t.job, t.attempt, t.state) for t in trials] == [(0, 1, "COMPLETE"), (0, 2, "COMPLETE"), (2, 1, "COMPLETE")]
     assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(1, True)]
-    assert driver.display.waits[:3] == ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
+    until(lambda: driver.display.waits == [*told, None], what="the end of the second wait")
     assert "1 worker for 1 slot" in driver.display.lines
     assert not first.leftovers()
     assert second.leftovers()
@@ -545,7 +547,7 @@ def test_a_wait_for_resources_names_them(drive: Callable[..., Driver], cluster: 
     [trial] = wait()
 
     assert (trial.state, trial.attempt) == (State.COMPLETE, 1)
-    assert "1 worker for 1 slot" in driver.display.lines
+    until(lambda: "1 worker for 1 slot" in driver.display.lines, what="the line of the worker")
 
 
 def test_a_lost_worker_with_resources_is_not_waited_for(

@@ -124,8 +124,8 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) 
     assert "terminated expectedly: received SIGTERM" in str(planned)
     assert trial is not None
     assert (trial.state, trial.attempt) == (State.COMPLETE, 3)
+    until(lambda: shop.display.waits[-1] is None, what="the end of the wait")
     assert "1 worker for 1 slot" in shop.display.lines
-    assert shop.display.waits[-1] is None
 
 
 def test_a_killed_worker_is_replaced(open_shop: Callable[..., Shop]) -> None:

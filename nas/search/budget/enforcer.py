@@ -184,7 +184,7 @@ class BudgetEnforcer:
         self._report_stages_without_time(stage, spent)
         if not self._stops:
             return
-        now_s, self._is_over = self._executor.now_s(), self._planner.left_s(stage, spent) <= 0
+        now_s, self._is_over = self._executor.now_s(), self._known_decisions_s[1] <= 0
         self._repeats = False
         if not self._is_over and not self._stop_sent_s:
             return

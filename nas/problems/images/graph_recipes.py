@@ -21,6 +21,9 @@ from nas.spaces.graphs.starts import plain_cnn
 from nas.spaces.parameters.space import Float
 from nas.training.precision import checked_precision
 
+_WIDTHS = [32, 64, 128, 128], [32, 64, 128, 128, 128]
+"""The channels of the initial networks. They halve the image early, so they train fast (docs/benchmarks.md)."""
+
 
 class ImageGraph(GraphModule):
     """A network of a graph that takes raw pixels.
@@ -53,9 +56,7 @@ def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = Non
     Raises:
         ConfigurationError: the initial networks need more.
     """
-    starts = [
-        plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 2]) for widths in ([16, 32, 32, 64], [32, 32, 64, 64])
-    ]
+    starts = [plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 1, 2]) for widths in _WIDTHS]
     limits = Limits(nodes=80, size=192)
     costs = {"flops": max_flops} | ({} if max_activations is None else {"activations": max_activations})
     for cost, most in costs.items():

@@ -21,7 +21,7 @@ from nas.spaces.graphs.starts import plain_cnn
 from nas.spaces.parameters.space import Float
 from nas.training.precision import checked_precision
 
-_WIDTHS = [32, 64, 128, 128], [32, 64, 128, 128, 128]
+_WIDTHS = [16, 64, 128, 128], [32, 64, 128, 128], [32, 64, 128, 128, 128]
 """The channels of the initial networks. They halve the image early, so they train fast (docs/benchmarks.md)."""
 
 
@@ -48,21 +48,24 @@ class ImageGraph(GraphModule):
 def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = None) -> GraphSpace:
     """Returns the space of networks for images of this shape, with a learning rate.
 
+    Initial networks over a limit are left out.
+
     Args:
         shape: Channels, height and width.
         max_flops: Most FLOPs of a network for one image.
         max_activations: Most activations of all layers together for one image; None: any.
 
     Raises:
-        ConfigurationError: the initial networks need more.
+        ConfigurationError: all initial networks need more.
     """
     starts = [plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 1, 2]) for widths in _WIDTHS]
     limits = Limits(nodes=80, size=192)
     costs = {"flops": max_flops} | ({} if max_activations is None else {"activations": max_activations})
     for cost, most in costs.items():
         check_int(name := f"problem.max_{cost}", most, 1)
-        if most < (least := max(getattr(start, cost) for start in starts)):
-            raise ConfigurationError(f"{name}={most}: must be at least {least:,}, the cost of the initial networks")
+        if most < (least := min(getattr(start, cost) for start in starts)):
+            raise ConfigurationError(f"{name}={most}: must be at least {least:,}, the cost of an initial network")
+        starts = [start for start in starts if getattr(start, cost) <= most]
         limits = replace(limits, **{cost: most})
     return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 

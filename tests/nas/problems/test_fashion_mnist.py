@@ -164,7 +164,7 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
         ),
         (
             {"max_activations": 1000},
-            r"problem.max_activations=1000: must be at least \d+,\d+, the cost of the initial networks",
+            r"problem.max_activations=1000: must be at least \d+,\d+, the cost of an initial network",
         ),
         ({"max_activations": 0}, r"problem.max_activations=0: must be a whole number of at least 1"),
         (
@@ -296,6 +296,17 @@ def test_every_point_can_be_built(tiny: Path) -> None:
         assert problem.static_metrics(point)["parameters"] == sum(p.numel() for p in problem.build(point).parameters())
         for n_halves in (1, 2):
             assert problem.build(point, n_halves).eval()(problem.data[0].pixels[:2]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("limits", "n_starts"),
+    [({}, 3), ({"max_flops": 20_000_000}, 2), ({"max_flops": 20_000_000, "max_activations": 110_000}, 1)],
+)
+def test_initial_networks_over_a_limit_are_left_out(tiny: Path, limits: dict[str, int], n_starts: int) -> None:
+    """A limit leaves the start networks that are within it."""
+    starts = FashionMnistProblem(str(tiny), **limits).space.to_json()["parameters"]["network"]["starts"]
+
+    assert len(starts) == n_starts
 
 
 def test_graphs_are_built_trained_and_exported(tiny: Path, train: Train) -> None:

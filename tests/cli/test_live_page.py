@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from nas.search.lease import SearchLease
 from nas.storage.records import Records
 from tests.support.chromium import chromium, column
-from tests.support.commands import ROOT, environment
+from tests.support.commands import ROOT, environment, until
 from tests.support.sample_searches import evolved, trial, write_search
 
 pytestmark = pytest.mark.slow
@@ -33,14 +32,6 @@ def records(tmp_path: Path) -> Records:
     return write_search(tmp_path / "root", "s", evolved(12))
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Waits for a state of the world, which another process brings about."""
-    end = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path) -> None:
     """While the search runs, a new trial comes into the open page, whose filter and order stay."""
     lease = SearchLease(records)
@@ -50,7 +41,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
         [*words, "live=true", f"out={page}"], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
     ) as command:
         try:
-            wait_until(page.is_file)
+            until(page.is_file)
             browser.get(page.as_uri())
             assert "loads again every 5.0 s" in browser.find_element("css selector", ".live").text
             browser.find_element("id", "filter").send_keys("state=complete")
@@ -60,7 +51,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             late = trial(12, score=0.99, index=10)  # two of the twelve are finals
             records.propose(late)
             records.commit(late)
-            wait_until(lambda: "12" in column(browser, "trial"))
+            until(lambda: "12" in column(browser, "trial"))
             assert column(browser, "trial") == ["12", *before]
             assert browser.find_element("id", "filter").get_attribute("value") == "state=complete"
             lease.close()
@@ -69,7 +60,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             command.kill()
             lease.close()
     assert (command.returncode, said) == (0, f"{page}\n")
-    wait_until(lambda: not browser.find_elements("css selector", ".live"))
+    until(lambda: not browser.find_elements("css selector", ".live"))
     assert '"live_s":null' in page.read_text()
     assert browser.get_log("browser") == []
     assert {path.name for path in tmp_path.iterdir()} == {"root", "s.html"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,11 +139,3 @@ class ExperimentFolder:
             executor.close()
             lease.close()
         return self.trials
-
-
-def until(holds: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Waits until a condition holds."""
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() < began + timeout_s
-        time.sleep(0.01)

@@ -19,7 +19,8 @@ from nas.core.lineage import Lineage
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import ExtraResult
 from nas.tuners.base import STOP
-from tests.support.nni_experiments import ExperimentFolder, until
+from tests.support.commands import until
+from tests.support.nni_experiments import ExperimentFolder
 
 PHASES = """
 import nni

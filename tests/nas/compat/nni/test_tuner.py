@@ -17,7 +17,8 @@ from nas.core.lineage import Lineage
 from nas.core.trial import Proposal, Reason, State
 from nas.executors.events import Finished
 from nas.views.snapshot import read_snapshot
-from tests.support.nni_experiments import ExperimentFolder, until
+from tests.support.commands import until
+from tests.support.nni_experiments import ExperimentFolder
 
 OWN = {"codeDir": ".", "classFileName": "tuner.py", "className": "MyTuner"}
 ONE = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n"

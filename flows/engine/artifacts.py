@@ -152,11 +152,11 @@ class RunArtifacts:
             except queue.Empty:
                 write = _nothing
             if write is None:
-                self.n_lost += not self._try(self._write_leaderboard)
-                self.n_lost += not self._try(partial(self._send_log, everything=True))
+                self._try_or_lose(self._write_leaderboard)
+                self._try_or_lose(partial(self._send_log, everything=True))
                 return
-            self.n_lost += not self._try(write)
-            self.n_lost += not self._try(self._send_log)
+            self._try_or_lose(write)
+            self._try_or_lose(self._send_log)
             if self._is_stale and time.monotonic() >= next_board:
                 self._try(self._write_leaderboard)
                 next_board = time.monotonic() + LEADERBOARD_S
@@ -172,6 +172,11 @@ class RunArtifacts:
             logger.warning("not written to Prefect: %r", error)
             return False
         return True
+
+    def _try_or_lose(self, do: Callable[[], object]) -> None:
+        """Makes a call, and counts it as lost if it fails."""
+        is_lost = not self._try(do)  # before the sum: ``close`` may add to it meanwhile
+        self.n_lost += is_lost
 
     def _send_log(self, *, everything: bool = False) -> None:
         if self._log is not None:

@@ -6,10 +6,10 @@ import base64
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, Finished, StopRequested
 from nas.storage.verified import digest_of
+from tests.support.commands import until
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))
@@ -177,9 +178,7 @@ def test_a_cancel_is_posted(api: Api) -> None:
     """A flow run canceled in Prefect asks the controller to stop."""
     events: list[Event] = []
     shown = artifacts(api.url, events)
-    until = time.monotonic() + 60
-    while not events and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: events, 60, what="the event")
     shown.close(5)
 
     assert events[:1] == [StopRequested("cancelled in Prefect")]
@@ -207,6 +206,19 @@ def test_a_missing_server_does_not_block() -> None:
 
     assert not closing.is_alive()
     assert shown.n_lost >= 900
+
+
+def test_what_close_counted_stays_counted() -> None:
+    """A request that fails after ``close`` gave up adds to what was counted then."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        shown = artifacts(f"http://127.0.0.1:{silent.getsockname()[1]}/api", [])
+        for number in range(1000):
+            shown.observe(Finished(published(number)))
+        shown.close(0.5)
+        counted = shown.n_lost
+    until(lambda: shown.n_lost != counted, 60, what="the end of the request")
+
+    assert 900 <= counted < shown.n_lost
 
 
 ASK = """

@@ -183,6 +183,7 @@ def test_an_experiment_on_a_cluster(experiment: Path, api_url: str) -> None:
         start = records(only_search(experiment, "shared")).read_start(1, 1)
         assert start is not None
         os.kill(spawned_ancestor(start["pid"]), 9)
+        until(lambda: not Path(f"/proc/{start['pid']}").exists(), 20, what="the end of the killed worker's trial")
         hold.unlink()
         done = command.wait()
 

@@ -114,6 +114,9 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
         sent = time.monotonic()
         if runner != "processes":
             until(lambda: "stopping; a second Ctrl-C ends the process at once" in driver.err, 20)
+            until(
+                lambda: (records(search).read("sessions/0001.beat") or {}).get("stopping"), 20, what="the beat's mark"
+            )
             time.sleep(0.3)  # sooner, it is taken for an echo of the first
             driver.send(signal.SIGINT)
         done = driver.wait(60)

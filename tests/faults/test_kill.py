@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -125,14 +126,17 @@ def test_attempts_are_in_order_beyond_nine(tmp_path: Path) -> None:
 def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], n_kills: int) -> None:
     """A search killed at random moments, group or driver alone, ends with an uninterrupted run's table.
 
-    One kill comes as soon as one of the first trials has started, so that it interrupts something.
+    One kill comes as soon as one of the first trials has started. If the kills interrupted nothing, more follow.
     No finished trial is run again, no proposal changes, and an unfinished one is run under its id as the next attempt.
     """
     seed = int(os.environ.get("HEIRLOOM_KILL_SEED") or time.time())
     print(f"HEIRLOOM_KILL_SEED={seed}")
     rng = random.Random(seed)
     torn = here / "heirloom" / "torn"
-    for kill in range(int(os.environ.get("HEIRLOOM_N_KILLS") or n_kills)):
+    kills = int(os.environ.get("HEIRLOOM_N_KILLS") or n_kills)
+    for kill in itertools.count():
+        if kill >= kills and (attempts(torn).keys() > finished(torn) or n_starts(torn) > len(attempts(torn))):
+            break
         proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
         with Command(here, *given, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             if kill % 3 == 2:  # while it starts

@@ -25,7 +25,7 @@ def starts(here: Path) -> list[str]:
 @pytest.mark.slow
 def test_of_two_at_once_one_runs(here: Path) -> None:
     """Of two commands started at once on one search one runs; the other exits 2 with host, pid and age."""
-    command = (*DEBUG, "budget.trials=3", "finalists=1", "problem.seconds=1")
+    command = (*DEBUG, "budget.trials=3", "finalists=1", "problem.seconds=3")
     with Command(here, *command) as first, Command(here, *command) as second:
         done = {driver.process.pid: driver.wait() for driver in (first, second)}
     (winner,) = [pid for pid, outcome in done.items() if outcome.status == 0]

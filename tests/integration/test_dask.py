@@ -46,7 +46,7 @@ def test_a_search_on_a_local_cluster(here: Path, api_url: str) -> None:
     Ctrl-C in the middle keeps finished trials, and the line that it prints goes on: on workers that come as needed.
     """
     search = here / "heirloom" / "mine"
-    plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=1")
+    plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=2")
     with Command(here, *plan, PREFECT_API_URL=api_url) as command:
         until(lambda: len(starts(search)) >= 4 and "2 workers for 2 slots" in command.err, what="four trials")
         command.send(signal.SIGINT)

@@ -32,10 +32,10 @@ from nas.spaces.parameters.numeric import Int
 from nas.spaces.parameters.space import ParameterSpace
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
-from tests.support.commands import TIMED, run
+from tests.support.commands import TIMED, free_port, run
 from tests.support.logged_search import run_logged
 from tests.support.sample_searches import trial as sample_trial
-from tests.support.servers import eventually, free_port, is_listening
+from tests.support.servers import eventually, is_listening
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the trackers' own imports
 ROOT = Path(__file__).parents[2]

@@ -14,10 +14,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from nas.core.trial import Trial
+from tests.support.commands import MARK, marked_processes
 from tests.support.prefect_searches import CHAINS, OUTCOMES, Command, Server, SteadySearch, environment, until
 
 pytestmark = pytest.mark.slow
@@ -366,11 +368,13 @@ def test_the_leaderboard_grows_during_the_search(server: Server, command: Comman
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the command makes a new flow run with all edges, some from ``Restored`` trials."""
     arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=20", "name=resumed")
-    process = command.start(*arguments)
+    mark = uuid4().hex
+    process = command.start(*arguments, **{MARK: mark})
     command.wait_for_trials("resumed", 7)
     until(lambda: server.shows_running("resumed"), 60, "the server knows of a task run that runs")
     process.kill()
     process.communicate()
+    until(lambda: not marked_processes(mark), 30, "the workers of the killed driver have ended")
     before = command.trials("resumed")
     command.run(*arguments)
     old, new = server.flow_runs("resumed")

@@ -44,7 +44,7 @@ def actors(command: Command) -> list[int]:
 def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> None:
     """Jobs, stops, inheritance, a final, its test and export; a killed actor costs an attempt, noticed in seconds."""
     search = here / "heirloom" / "mine"
-    plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=1")
+    plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=2")
     with Command(here, *plan, PREFECT_API_URL=api_url) as command:
         until(lambda: len(starts(search)) >= 3 and "2 workers for 2 slots" in command.err, what="the third trial")
         os.kill(actors(command)[0], signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> Non
 def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url: str) -> None:
     """Finished trials are kept and the line resumes; what a killed driver leaves, Ray's helpers too, ends in 10 s."""
     search = here / "heirloom" / "mine"
-    plan = (*PLAIN, "slots=1", "budget.trials=9", "problem.seconds=1")
+    plan = (*PLAIN, "slots=1", "budget.trials=9", "problem.seconds=3")
     with Command(here, *plan, PREFECT_API_URL=api_url) as command:
         until(lambda: len(starts(search)) >= 2, what="the second trial")
         command.send(signal.SIGINT)

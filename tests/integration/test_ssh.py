@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import MARK, ROOT, Command, environment, marked_processes, trials, until
+from tests.support.commands import MARK, ROOT, Command, environment, free_port, marked_processes, trials, until
 from tests.support.servers import openssh_server
 
 pytestmark = pytest.mark.slow
@@ -84,8 +83,7 @@ def processes_of(text: str) -> list[int]:
 
 def test_guide_starts_workers_over_ssh(project: Path, api_url: str, server: Server, tmp_path: Path) -> None:
     """The guide's lines start a scheduler and two workers, which find the problem; workers end with the scheduler."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     [block] = [found for found in re.findall(r"```bash\n(.+?)```", GUIDE, re.DOTALL) if "for node" in found]
     lines = block.replace("--host node-1", "--host 127.0.0.1").replace("--port 8786", f"--port {port}")
     lines = lines.replace("tcp://node-1:8786", f"tcp://127.0.0.1:{port}").partition("python -m flows.search")[0]

@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import pty
+import random
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -298,6 +300,14 @@ def until(holds: Callable[[], object], timeout_s: float = 120.0, *, what: str = 
         assert time.monotonic() < began + timeout_s, f"{what} did not come about within {timeout_s:g} s"
         time.sleep(0.01)
     return time.monotonic() - began
+
+
+def free_port() -> int:
+    """Returns a free port. Outgoing connections never get it, so it stays free until a server has started."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("no port from 20,000 to 32,000 is free")
 
 
 def records(folder: Path) -> Records:

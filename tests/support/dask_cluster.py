@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -14,7 +13,7 @@ from types import TracebackType
 
 from distributed import Client
 
-from tests.support.commands import MARK, environment, marked_processes, until
+from tests.support.commands import MARK, environment, free_port, marked_processes, until
 
 
 class DaskProcess:
@@ -61,8 +60,7 @@ class DaskCluster:
     def __init__(self, folder: Path, *, protocol: str = "tcp", **changes: str) -> None:
         self.folder = folder
         self._changes = changes
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"{protocol}://127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"{protocol}://127.0.0.1:{free_port()}"
         arguments = ["--host", "127.0.0.1", "--port", self.address.rpartition(":")[2], "--no-dashboard"]
         arguments += ["--protocol", protocol]
         self.scheduler = DaskProcess(folder, "scheduler", *arguments, name="scheduler", **changes)

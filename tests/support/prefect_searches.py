@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import httpx
 from nas.core.trial import Trial
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from tests.support.commands import free_port
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = (
@@ -37,9 +37,7 @@ class Server:
     """
 
     def __init__(self, home: Path, database: str | None = None) -> None:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         self.home = home
         self._database = {} if database is None else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database}

@@ -333,6 +333,9 @@ class TroubleProblem(Problem):
                 for number in range(seconds * 10):
                     print(f"line {number}", "." * 2_000_000, flush=True)
                     time.sleep(0.1)
+                while os.fstat(1).st_size > 16_000_000:  # what is written while the log is cut may be lost
+                    time.sleep(0.05)
+                time.sleep(0.1)  # the end of the cut
                 print("the end", flush=True)
             case "raise":
                 raise ValueError("as the point says")
@@ -383,11 +386,13 @@ class TroubleProblem(Problem):
                 _, status = os.waitpid(child, 0)
                 return {"score": os.waitstatus_to_exitcode(status)}
             case "terminate":
+                awake, wake = os.pipe()
                 if (child := os.fork()) == 0:
+                    os.write(wake, b"1")  # it handles signals as it will
                     time.sleep(20)
                     os._exit(1)
                 program = subprocess.Popen(["sleep", "20"])
-                time.sleep(0.3)  # until both handle signals as they will
+                os.read(awake, 1)
                 program.terminate()
                 os.kill(child, signal.SIGINT)
                 _, status = os.waitpid(child, 0)

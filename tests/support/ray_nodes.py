@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nas.executors.supervised_process import SupervisedProcess
-from tests.support.commands import marked_processes
+from tests.support.commands import free_port, marked_processes
 
 START_TIMEOUT_S = 120.0
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -31,9 +30,7 @@ class RayNodes:
     def __init__(self, **variables: str) -> None:
         self.environment = ray_environment(**variables)
         self._folder = tempfile.mkdtemp(prefix="hrn-", dir="/tmp")
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.nodes: list[SupervisedProcess] = []
         self.head = self._start("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")

@@ -26,6 +26,7 @@ import fsspec
 
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
+from tests.support.commands import free_port
 
 SECRET = "hunter2-hunter2"
 KEY_ID = "heirloomkey"
@@ -174,12 +175,6 @@ def cloud_server(protocol: str) -> Iterator[CloudStore]:
                 yield store
             finally:
                 process.kill()
-
-
-def free_port() -> int:
-    """Returns a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:

@@ -247,6 +247,7 @@ def test_a_task_that_dask_begins_again_trains_nothing(drive: Callable[..., Drive
     with cluster.client() as other:
         until(lambda: lost_again(other, driver), 20, what="the answer of the second worker")
     starts = [name for name in driver.records.files.names("trials") if ".start-" in name]
+    until(lambda: not first.leftovers(), 20, what="the end of the first worker's processes")
     goes_on.set()
     hold.unlink()
     [trial] = wait()

@@ -64,7 +64,7 @@ ARMS = {
 SHAPES = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 DATA = {"fashion_mnist": "problem.data_root", "cifar10": "problem.data_file"}
 """The option that names the data."""
-FULL_EPOCHS = 24
+FULL_EPOCHS = 96
 """The epochs of a full training in a search on graphs."""
 PRUNED_SHARE = 0.25
 """The epochs of each trial of ``tpe``, as a share of the hand-made network's."""

@@ -66,7 +66,7 @@ class Cifar10Problem(ImageProblem):
         *,
         data_options: Mapping[str, Any] | None = None,
         split_seed: int = 0,
-        n_epochs: int = 24,
+        n_epochs: int = 96,
         max_flops: int = 80_000_000,
         max_activations: int | None = None,
         precision: str = "auto",

@@ -64,7 +64,7 @@ class FashionMnistProblem(ImageProblem):
         split_seed: The seed that chooses the validation images.
         space: ``graphs``: networks as graphs, changed by morphisms (`nas.problems.images.graph_recipes`). ``blocks``:
             chains of blocks with named parameters, which DOWNSCALE can halve.
-        n_epochs: Epochs of a full training; None: 24 for graphs, 8 for blocks.
+        n_epochs: Epochs of a full training; None: 96 for graphs, 8 for blocks.
         n_search_images: For blocks: training images under DOWNSCALE; None: 8,000.
         max_flops: For graphs: most FLOPs of a network for one image; a multiplication and an addition are two. None: 80
             million; an epoch then takes less than a minute on a core with bfloat16 instructions.
@@ -108,7 +108,7 @@ class FashionMnistProblem(ImageProblem):
         lanes: int | None = None,
     ) -> None:
         is_graph = check_choice("problem.space", space, SPACES) == "graphs"
-        n_epochs = (24 if is_graph else 8) if n_epochs is None else n_epochs
+        n_epochs = (96 if is_graph else 8) if n_epochs is None else n_epochs
         check_seed("problem.split_seed", split_seed)
         check_int("problem.n_epochs", n_epochs, 1)
         of_graphs = {"max_flops": max_flops, "max_activations": max_activations, "flip": flip}

@@ -11,13 +11,14 @@ The images are Fashion-MNIST, or 5,000 of CIFAR-10.
 ``DIR`` holds the four files, ``FILE`` is an npz of images; ``--results`` names another csv file for your own runs. Each
 row of docs/headline.csv is one run of a command. Nothing else runs beside it, except what docs/benchmarks.md names.
 
-The arms are the searches ``network_morphism``, ``random`` and ``screened`` on the same space, ``spos``, ``tpe`` and
-``hand``. ``spos`` scores cells with shared weights on images of half the side; finals go on from these weights. ``tpe``
-is Optuna's sampler with Heirloom's median stopper on chains of blocks, trained by the same code. Each trial has a
-quarter of the epochs of ``hand``. CIFAR-10 has no chains of blocks, so no ``tpe``.
+The arms are the searches ``network_morphism``, ``random`` and ``screened`` on the same space, ``spos``, ``tpe``,
+``hand`` and ``start``. ``spos`` scores cells with shared weights on images of half the side; finals go on from these
+weights. ``tpe`` is Optuna's sampler with Heirloom's median stopper on chains of blocks, trained by the same code. Each
+trial has a quarter of the epochs of ``hand``. CIFAR-10 has no chains of blocks, so no ``tpe``.
 
 ``hand`` trains a single hand-made network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128
-channels with batch-norm. Its number of epochs is computed from a run of two epochs.
+channels with batch-norm. Its number of epochs is computed from a run of two epochs. ``start`` trains the searches'
+largest initial network until the deadline.
 
 The other searches have no options but their hours: they plan trials and finals. Rows with other options are of earlier
 versions.
@@ -44,6 +45,7 @@ import torch
 from rows import Results
 
 from nas.core.lineage import Lineage
+from nas.problems.images.graph_recipes import image_graphs
 from nas.search.finals import newest_best
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import plain_cnn
@@ -58,16 +60,20 @@ FIELDS = (
 )  # fmt: skip
 RESULTS = Path(__file__).parents[1] / "docs" / "headline.csv"
 ARMS = {
-    "fashion_mnist": ("network_morphism", "random", "screened", "spos", "tpe", "hand"),
-    "cifar10": ("network_morphism", "random", "screened", "spos", "hand"),
+    "fashion_mnist": ("network_morphism", "random", "screened", "spos", "tpe", "hand", "start"),
+    "cifar10": ("network_morphism", "random", "screened", "spos", "hand", "start"),
 }
 SHAPES = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 DATA = {"fashion_mnist": "problem.data_root", "cifar10": "problem.data_file"}
 """The option that names the data."""
 FULL_EPOCHS = 96
 """The epochs of a full training in a search on graphs."""
+UNTIL_DEADLINE = 100_000
+"""The epochs of a full training that always ends by the time."""
 PRUNED_SHARE = 0.25
 """The epochs of each trial of ``tpe``, as a share of the hand-made network's."""
+MAX_FLOPS = 80_000_000
+"""The default limit of a network."""
 ALONE = ("slots=1", "threads=2")
 PRUNED = ("stopper=median", "policy=plain", "problem.space=blocks")
 SHARED = ("policy=warm_final",)
@@ -108,7 +114,7 @@ def options_of(arm: str) -> tuple[str, ...]:
 def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
     """Returns the epochs of a full training."""
     if arm not in ("hand", "tpe"):
-        return FULL_EPOCHS
+        return UNTIL_DEADLINE if arm == "start" else FULL_EPOCHS
     n_epochs = 60 * minutes * RESERVE / epoch_s
     return max(1, int(n_epochs * (PRUNED_SHARE if arm == "tpe" else 1.0)))
 
@@ -125,13 +131,15 @@ def hand_made(problem: str) -> Network:
     return plain_cnn(SHAPES[problem], 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 
 
-def trained_by_hand(task: Task, root: str, n_epochs: int) -> None:
-    """Trains the hand-made network for ``n_epochs`` epochs."""
-    network = hand_made(task.problem)
+def train_alone(task: Task, root: str, n_epochs: int) -> None:
+    """Trains the network of ``hand`` for ``n_epochs`` epochs, or that of ``start`` until the deadline."""
+    is_start = task.arm == "start"
+    network = image_graphs(SHAPES[task.problem], MAX_FLOPS).starts[-1] if is_start else hand_made(task.problem)
+    length = (f"budget.hours={task.minutes / 60}", "finalists=1") if is_start else ("policy=full",)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
         json.dump([{"network": network.to_json(), "learning_rate": 0.05}], points)
         points.flush()
-        alone = ("+tuner=random", f"init.points={points.name}", "budget.trials=1", "policy=full", *ALONE)
+        alone = ("+tuner=random", f"init.points={points.name}", "budget.trials=1", *length, *ALONE)
         run(task, root, *alone, f"seed={task.seed}", f"problem.n_epochs={n_epochs}")
 
 
@@ -139,7 +147,7 @@ def epoch_seconds(problem: str, data: Path) -> float:
     """Returns the seconds of an epoch of the hand-made network on this machine, with scoring."""
     task = Task(problem=problem, arm="hand", data=data, minutes=0, seed=0, machine={})
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
-        trained_by_hand(task, root, n_epochs=2)
+        train_alone(task, root, n_epochs=2)
         [trial] = records_of(root).load()[0]
         return (trial.cost["seconds"] - trial.cost["setup_seconds"]) / 2
 
@@ -211,7 +219,7 @@ def row(task: Task) -> list[dict[str, object]]:
     """Runs a task and returns its row."""
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
         n_epochs = epochs_of(task.arm, task.minutes, float(task.machine["epoch_s"]))
-        (trained_by_hand if task.arm == "hand" else run_tuner)(task, root, n_epochs)
+        (train_alone if task.arm in ("hand", "start") else run_tuner)(task, root, n_epochs)
         records = records_of(root)
         trials, _ = records.load()
         best = newest_best(records)

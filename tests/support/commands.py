@@ -197,7 +197,7 @@ def run(
     if line is None and forked and not any(name.startswith("PYTHON") for name in changes):
         with Command(folder, *overrides, module=module, forked=True, **changes) as command:
             return command.wait(timeout_s)
-    with Command(folder, *overrides, module=module, line=line, **changes) as command:
+    with Command(folder, *overrides, module=module, line=line, forked=False, **changes) as command:
         return command.wait(timeout_s)
 
 

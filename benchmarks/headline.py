@@ -18,9 +18,9 @@ trial has a quarter of the epochs of ``hand``. CIFAR-10 has no chains of blocks,
 
 ``hand`` trains a single hand-made network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128
 channels with batch-norm. Its number of epochs is computed from a run of two epochs. ``start`` trains the searches'
-largest initial network until the deadline.
+largest initial network until the deadline, after a search trial of one epoch.
 
-The other searches have no options but their hours: they plan trials and finals. Rows with other options are of earlier
+Searches without such options plan trials and finals by the hours alone. Rows with other options are of earlier
 versions.
 
 Machines differ in speed by a factor of seven. ``epoch_s`` is the time of an epoch of the hand-made network, in

@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -127,7 +128,11 @@ class RunArtifacts:
         self._is_closing.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self.n_lost += self._queue.qsize()
+            with suppress(queue.Empty):
+                while True:
+                    is_lost = self._queue.get_nowait() is not None
+                    self.n_lost += is_lost
+            self._queue.put(None)
 
     def _mark_crashed(self, flow_run: str) -> None:
         """Marks an earlier flow run and its task runs as crashed, unless they have ended."""

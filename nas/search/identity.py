@@ -12,6 +12,9 @@ from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from nas.training.data_digest import NO_FILE
 
+_MAX_SHOWN = 200
+"""Characters of a value in an error."""
+
 
 def open_records(files: BlobStore) -> Records:
     """Returns the records of a search's folder, after a write test."""
@@ -37,7 +40,7 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
     if found := differences(compared(existing), compared(prepared.search_json)):
         raise ConfigurationError(
             f"the search in {records.files.url} is another one: {'; '.join(found)}. "
-            "Choose another name=..., or the settings that it was begun with"
+            "Choose another name=..., or the settings and the version that it was begun with"
         )
     here, there = prepared.search_json.get("data", {}), existing.get("data", {})
     known = here.keys() & there.keys()
@@ -53,10 +56,18 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Returns one text per key that differs: ``tuner.arguments.sample_size: 3 there, 5 here``."""
     left, right = _flatten(there), _flatten(here)
     return [
-        f"{key}: {left.get(key, 'absent')} there, {right.get(key, 'absent')} here"
+        f"{key}: {_shown(left.get(key, 'absent'))} there, {_shown(right.get(key, 'absent'))} here"
         for key in dict.fromkeys([*left, *right])
         if key not in left or key not in right or _to_text(left[key]) != _to_text(right[key])
     ]
+
+
+def _shown(value: object) -> str:
+    """Returns the value, cut if it is long; of a list also its length."""
+    text = str(value)
+    if len(text) <= _MAX_SHOWN:
+        return text
+    return f"{text[:_MAX_SHOWN]}..." + (f" ({len(value)} items)" if isinstance(value, list) else "")
 
 
 def _to_text(value: object) -> str:

@@ -137,6 +137,7 @@ def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], 
     for kill in itertools.count():
         if kill >= kills and (attempts(torn).keys() > finished(torn) or n_starts(torn) > len(attempts(torn))):
             break
+        assert kill < kills + 10, "no kill interrupted a trial"
         proposed, started, done = proposals(torn), n_starts(torn), {n: attempts(torn)[n] for n in finished(torn)}
         with Command(here, *given, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             if kill % 3 == 2:  # while it starts

@@ -303,11 +303,11 @@ def until(holds: Callable[[], object], timeout_s: float = 120.0, *, what: str = 
 
 
 def free_port() -> int:
-    """Returns a free port. Outgoing connections never get it, so it stays free until a server has started."""
+    """Returns a free port that outgoing connections of Linux don't get, unless its range of ports was changed."""
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    raise OSError("no port from 20,000 to 32,000 is free")
+    raise OSError("none of 100 ports from 20,000 to 32,000 is free")
 
 
 def records(folder: Path) -> Records:

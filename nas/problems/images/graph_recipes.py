@@ -22,7 +22,7 @@ from nas.spaces.parameters.space import Float
 from nas.training.precision import checked_precision
 
 _WIDTHS = [16, 64, 128, 128], [32, 64, 128, 128], [32, 64, 128, 128, 128]
-"""The channels of the initial networks. They halve the image early, so they train fast (docs/benchmarks.md)."""
+"""The channels of the initial networks. They halve the image early, so they train fast (docs/decisions/060)."""
 
 
 class ImageGraph(GraphModule):
@@ -64,7 +64,9 @@ def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = Non
     for cost, most in costs.items():
         check_int(name := f"problem.max_{cost}", most, 1)
         if most < (least := min(getattr(start, cost) for start in starts)):
-            raise ConfigurationError(f"{name}={most}: must be at least {least:,}, the cost of an initial network")
+            raise ConfigurationError(
+                f"{name}={most}: must be at least {least:,}, the cost of the smallest initial network"
+            )
         starts = [start for start in starts if getattr(start, cost) <= most]
         limits = replace(limits, **{cost: most})
     return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)

@@ -163,8 +163,12 @@ def test_missing_file_is_named_at_construction(tiny: Path, name: str) -> None:
             "problem.max_flops=1000000: must be left out with problem.space=blocks; it belongs to space=graphs",
         ),
         (
+            {"max_flops": 13_720_575},
+            "problem.max_flops=13720575: must be at least 13,720,576, the cost of the smallest initial network",
+        ),
+        (
             {"max_activations": 1000},
-            r"problem.max_activations=1000: must be at least \d+,\d+, the cost of an initial network",
+            r"problem.max_activations=1000: must be at least \d+,\d+, the cost of the smallest initial network",
         ),
         ({"max_activations": 0}, r"problem.max_activations=0: must be a whole number of at least 1"),
         (
@@ -299,14 +303,21 @@ def test_every_point_can_be_built(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "n_starts"),
-    [({}, 3), ({"max_flops": 20_000_000}, 2), ({"max_flops": 20_000_000, "max_activations": 110_000}, 1)],
+    ("limits", "parameters"),
+    [
+        ({}, [232_506, 241_898, 389_610]),
+        ({"max_flops": 20_000_000}, [232_506, 241_898]),
+        ({"max_flops": 13_720_576}, [232_506]),
+        ({"max_flops": 20_000_000, "max_activations": 110_000}, [232_506]),
+    ],
 )
-def test_initial_networks_over_a_limit_are_left_out(tiny: Path, limits: dict[str, int], n_starts: int) -> None:
-    """A limit leaves the start networks that are within it."""
-    starts = FashionMnistProblem(str(tiny), **limits).space.to_json()["parameters"]["network"]["starts"]
+def test_initial_networks_over_a_limit_are_left_out(tiny: Path, limits: dict[str, int], parameters: list[int]) -> None:
+    """A limit leaves the initial networks that are within it."""
+    problem = FashionMnistProblem(str(tiny), **limits)
+    starts = problem.space.to_json()["parameters"]["network"]["starts"]
+    found = [problem.build({"network": start, "learning_rate": 0.1}) for start in starts]
 
-    assert len(starts) == n_starts
+    assert [sum(p.numel() for p in network.parameters()) for network in found] == parameters
 
 
 def test_graphs_are_built_trained_and_exported(tiny: Path, train: Train) -> None:

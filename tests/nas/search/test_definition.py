@@ -231,6 +231,9 @@ class TestClaim:
         assert differences({"a": {"b": 1}}, {"a": {"b": 1.0}}) == ["a.b: 1 there, 1.0 here"]
         assert differences({"a": True}, {"a": 1}) == ["a: True there, 1 here"]
         assert differences({"a": [{"x": 1, "y": 2}], "b": 1}, {"b": 1, "a": [{"y": 2, "x": 1}]}) == []
+        assert differences({"a": [1] * 900}, {"a": [[2]]}) == [
+            f"a: {str([1] * 900)[:200]}... (900 items) there, [[2]] here"
+        ]
         assert differences({"a": None}, {}) == ["a: None there, absent here"]
 
 

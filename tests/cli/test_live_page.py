@@ -41,7 +41,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
         [*words, "live=true", f"out={page}"], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
     ) as command:
         try:
-            until(page.is_file)
+            until(page.is_file, 60)
             browser.get(page.as_uri())
             assert "loads again every 5.0 s" in browser.find_element("css selector", ".live").text
             browser.find_element("id", "filter").send_keys("state=complete")
@@ -51,7 +51,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             late = trial(12, score=0.99, index=10)  # two of the twelve are finals
             records.propose(late)
             records.commit(late)
-            until(lambda: "12" in column(browser, "trial"))
+            until(lambda: "12" in column(browser, "trial"), 60)
             assert column(browser, "trial") == ["12", *before]
             assert browser.find_element("id", "filter").get_attribute("value") == "state=complete"
             lease.close()
@@ -60,7 +60,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             command.kill()
             lease.close()
     assert (command.returncode, said) == (0, f"{page}\n")
-    until(lambda: not browser.find_elements("css selector", ".live"))
+    until(lambda: not browser.find_elements("css selector", ".live"), 60)
     assert '"live_s":null' in page.read_text()
     assert browser.get_log("browser") == []
     assert {path.name for path in tmp_path.iterdir()} == {"root", "s.html"}

@@ -221,7 +221,7 @@ nni.report_final_result(p["x"])
     experiment = ExperimentFolder(tmp_path, code, fields={"maxTrialNum": 1})
     experiment.run(stop_when=(tmp_path / "started").exists)
     pids = (tmp_path / "started").read_text().split()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
     (tmp_path / "again").touch()
     [trial] = experiment.run()
 

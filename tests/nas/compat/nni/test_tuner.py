@@ -175,7 +175,7 @@ def test_a_tuner_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     tuner = NniTuner(UnrestrictedSpace(), (), **given, output_dir=str(tmp_path / "out"), wait_timeout_s=0.6)
     try:
         tuner.start(Lineage.of([]), lambda: None, lambda error: None)
-        until(lambda: isinstance(tuner.ask(Lineage.of([]), 0, 0), Proposal))
+        until(lambda: isinstance(tuner.ask(Lineage.of([]), 0, 0), Proposal), 60)
         with pytest.raises(SearchFailedError, match="waits in _on_exit"):
             tuner.drain()
     finally:

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
-from nas.core.policy import Policy
 from nas.core.supernet import epoch_of
-from nas.core.trial import Proposal, Trial
+from nas.core.trial import Proposal
 from nas.core.validation import check_int
 from nas.spaces.space import Space
 from nas.training.proxy_scores import ProxyScores, check_available
-from nas.tuners.base import STOP, WAIT, Answer, Tuner
-from nas.tuners.shared.inner import build_inner, inner_code_files, inner_startup_trials
+from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.shared.inner import build_inner, inner_startup_trials
+from nas.tuners.shared.wrapper import WrapperTuner
 
 
-class ScreenedTuner(Tuner):
+class ScreenedTuner(WrapperTuner):
     """Asks another tuner for several points, and proposes the one that proxies rank first.
 
     A proxy is a metric that is known before training, of which more is better. Static metrics, such as the numbers of
@@ -58,35 +57,20 @@ class ScreenedTuner(Tuner):
         n_candidates: int = 32,
         proxies: Sequence[str] = ("flops",),
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
+        super().__init__(build_inner(inner, space, metrics, seed))
         check_int("tuner.n_candidates", n_candidates, 1)
         if isinstance(proxies, str) or not proxies:
             raise ConfigurationError(f"tuner.proxies={proxies!r}: must be a list of names. Write tuner.proxies=[flops]")
         self.n_candidates = n_candidates
         self.proxies = tuple(proxies)
-        self._inner = build_inner(inner, space, metrics, seed)
         self._static_metrics: Callable[[Point], Mapping[str, float]] = lambda point: {}
         self._scores = ProxyScores()
         self._computed: frozenset[str] = frozenset()
-        self.chosen = self._inner.chosen
-        self.startup_trials = inner_startup_trials(self._inner)
-
-    @property
-    def code_files(self) -> Mapping[str, Path]:
-        """The files of the inner tuner."""
-        return inner_code_files(self._inner)
-
-    def use_policies(self, policies: frozenset[Policy]) -> None:
-        """Passes the problem's policies to the inner tuner."""
-        self._inner.use_policies(policies)
-
-    def check_trials(self, n_trials: int) -> None:
-        """Passes the number of trials to the inner tuner."""
-        self._inner.check_trials(n_trials)
+        self.startup_trials = inner_startup_trials(self.inner)
 
     def use_proxies(self, scores: ProxyScores) -> None:
         """Sets the scores that are computed on workers."""
-        self._inner.use_proxies(scores)
+        self.inner.use_proxies(scores)
         self._scores = scores
 
     def use_static_metrics(self, static_metrics: Callable[[Point], Mapping[str, float]]) -> None:
@@ -95,7 +79,7 @@ class ScreenedTuner(Tuner):
         Raises:
             ConfigurationError: it does not give one of them.
         """
-        self._inner.use_static_metrics(static_metrics)
+        self.inner.use_static_metrics(static_metrics)
         self._static_metrics = static_metrics
         known = static_metrics(self.space.sample(random.Random(0))).keys()
         for name in self.proxies:
@@ -113,30 +97,14 @@ class ScreenedTuner(Tuner):
         refusing = lineage.refusing(lambda point: point_key(point) in proposals or lineage.refuses(point))
         try:
             for candidate in range(self.n_candidates):
-                self._inner.n_refused = self.n_refused * self.n_candidates + candidate
-                answer = self._inner.ask(refusing, number, job)
+                self.inner.n_refused = self.n_refused * self.n_candidates + candidate
+                answer = self.inner.ask(refusing, number, job)
                 if not isinstance(answer, Proposal) or epoch_of(answer.point) is not None:
                     break
                 proposals.setdefault(point_key(answer.point), answer)
         finally:
-            self._inner.n_refused = 0
+            self.inner.n_refused = 0
         return self._best(list(proposals.values()), number) if proposals else answer
-
-    def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
-        """Returns the inner tuner's proposal of a given point."""
-        return self._inner.propose_given(point, lineage, number)
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the trials that the inner tuner may name."""
-        return self._inner.may_inherit_from(lineage)
-
-    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the inner tuner's ranking."""
-        return self._inner.ranked(lineage)
-
-    def stop_reason(self, lineage: Lineage) -> str:
-        """Returns the inner tuner's reason."""
-        return self._inner.stop_reason(lineage)
 
     def _best(self, proposals: Sequence[Proposal], number: int) -> Proposal | Answer:
         """Returns the first proposal with the largest sum of ranks; WAIT if proxies are unknown."""

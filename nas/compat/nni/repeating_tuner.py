@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from nas.compat.nni.builtins import replacement_spec
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.trial import Proposal, Trial
+from nas.core.trial import Proposal
 from nas.core.validation import short_repr
 from nas.spaces.space import Space
-from nas.tuners.base import STOP, Answer, Tuner
+from nas.tuners.base import STOP, Answer
+from nas.tuners.shared.wrapper import WrapperTuner
 
 
-class RepeatingTuner(Tuner):
+class RepeatingTuner(WrapperTuner):
     """Proposes what the replacement of a builtin tuner does, and random points again after its last.
 
     Args:
@@ -38,27 +39,14 @@ class RepeatingTuner(Tuner):
         builtin: str,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(space, metrics, seed=seed)
         if not isinstance(arguments, Mapping | None):
             raise ConfigurationError(f"tuner.arguments={short_repr(arguments)}: must be an object, or null")
-        self.tuner: Tuner = replacement_spec(builtin, arguments or {}).build(space, metrics, seed=seed)
-
-    @property
-    def shown_name(self) -> str:
-        """The name of the replacement."""
-        return self.tuner.shown_name
+        super().__init__(replacement_spec(builtin, arguments or {}).build(space, metrics, seed=seed))
+        self.startup_trials = None  # NNI has no such options
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the replacement's answer; a random point in place of STOP."""
-        answer = self.tuner.ask(lineage, number, job)
+        answer = self.inner.ask(lineage, number, job)
         if answer is not STOP:
             return answer
         return Proposal(point=self.space.sample(self.rng(number)), reason="again: every point has a trial")
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the trials that the replacement may name."""
-        return self.tuner.may_inherit_from(lineage)
-
-    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the trials as the replacement ranks them."""
-        return self.tuner.ranked(lineage)

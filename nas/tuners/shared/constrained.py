@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nas.core.errors import ConfigurationError
@@ -18,10 +18,11 @@ from nas.core.lineage import Lineage
 from nas.core.metric import plain_metrics
 from nas.core.point import Point, point_key
 from nas.core.supernet import epoch_of
-from nas.core.trial import Proposal, Trial
+from nas.core.trial import Proposal
 from nas.core.validation import check_number
 from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
+from nas.tuners.shared.wrapper import WrapperTuner
 
 MAX_REFUSED = 200
 """The limit on refused proposals in a row."""
@@ -48,11 +49,11 @@ def checked_limits(constraints: object) -> dict[str, float]:
     return {str(name): float(limit) for name, limit in constraints.items()}
 
 
-class ConstrainedTuner(Tuner):
+class ConstrainedTuner(WrapperTuner):
     """Wraps a tuner, and refuses its proposals that violate a constraint.
 
     Args:
-        tuner: The wrapped tuner.
+        inner: The wrapped tuner.
         static_metrics: Returns the metrics of a point that are known before training (``Problem.static_metrics``).
         limits: The upper limits by name.
         scores: The proxies that are computed on workers. The answer is WAIT until the limited ones are known.
@@ -63,14 +64,12 @@ class ConstrainedTuner(Tuner):
 
     def __init__(
         self,
-        tuner: Tuner,
+        inner: Tuner,
         static_metrics: Callable[[Point], Mapping[str, float]],
         limits: Mapping[str, float],
         scores: ProxyScores | None = None,
     ) -> None:
-        super().__init__(tuner.space, tuner.metrics, seed=tuner.seed)
-        self.tuner = tuner
-        self.startup_trials = tuner.startup_trials
+        super().__init__(inner)
         self.limits = dict(limits)
         self._static_metrics = static_metrics
         self._scores = scores or ProxyScores()
@@ -80,12 +79,7 @@ class ConstrainedTuner(Tuner):
         self._values: dict[str, dict[str, float]] = {}  # a cache: static metrics by point key
         self._refused: dict[str, dict[str, float]] = {}  # those of the points refused in this ask
         self._started_s = self._next_report_s = 0.0
-        self._known(tuner.space.sample(random.Random(0)))
-
-    @property
-    def shown_name(self) -> str:
-        """The name of the wrapped tuner."""
-        return self.tuner.shown_name
+        self._known(inner.space.sample(random.Random(0)))
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the wrapped tuner's first answer that violates no constraint; supernet epochs violate none.
@@ -96,8 +90,8 @@ class ConstrainedTuner(Tuner):
         self._refused = {}
         self._started_s, self._next_report_s = time.monotonic(), REPORT_AFTER_S
         try:
-            for self.tuner.n_refused in range(MAX_REFUSED):
-                answer = self.tuner.ask(lineage.refusing(self._is_refused), number, job)
+            for self.inner.n_refused in range(MAX_REFUSED):
+                answer = self.inner.ask(lineage.refusing(self._is_refused), number, job)
                 if answer is STOP and number == 0 and self._refused:
                     raise self._no_point_error()
                 if not isinstance(answer, Proposal) or epoch_of(answer.point) is not None:
@@ -110,27 +104,7 @@ class ConstrainedTuner(Tuner):
                     return answer
             raise self._no_point_error()
         finally:
-            self.tuner.n_refused = 0
-
-    def check_trials(self, n_trials: int) -> None:
-        """Passes the number of trials to the wrapped tuner."""
-        self.tuner.check_trials(n_trials)
-
-    def propose_given(self, point: Point, lineage: Lineage, number: int) -> Proposal:
-        """Returns the wrapped tuner's proposal of a given point."""
-        return self.tuner.propose_given(point, lineage, number)
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the trials that the wrapped tuner may name."""
-        return self.tuner.may_inherit_from(lineage)
-
-    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the wrapped tuner's ranking."""
-        return self.tuner.ranked(lineage)
-
-    def stop_reason(self, lineage: Lineage) -> str:
-        """Returns the wrapped tuner's reason."""
-        return self.tuner.stop_reason(lineage)
+            self.inner.n_refused = 0
 
     def violated_by(self, point: Point) -> str:
         """Returns the limits of static metrics that a point violates, or an empty text."""

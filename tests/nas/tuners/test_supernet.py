@@ -27,6 +27,7 @@ from nas.inheritance.donors.resolver import DonorResolver
 from nas.search.budget.planner import StagePlanner
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.definition import Search
+from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.spaces.recorded import RecordedSpace
 from nas.spaces.supernet import SupernetSpace
@@ -292,13 +293,18 @@ def test_mistakes(arguments: dict[str, Any], error: str) -> None:
         Session(**arguments)
 
 
-@pytest.mark.parametrize(("warm_up", "n_trials"), [(4, 4), (2, 1)])
-def test_budget_must_allow_a_subnet(tmp_path: Path, warm_up: int, n_trials: int) -> None:
+@pytest.mark.parametrize(("warm_up", "n_trials", "weights"), [(4, 4, None), (2, 1, "other:0")])
+def test_budget_must_allow_a_subnet(tmp_path: Path, warm_up: int, n_trials: int, weights: str | None) -> None:
     """A budget of epochs alone is refused before anything is written."""
     tuner = Spec.of(SupernetTuner, warm_up_epochs=warm_up)
     with pytest.raises(ConfigurationError, match=rf"trials={n_trials}: must be more than tuner.warm_up_epochs .*fewer"):
         run_search(
-            Search(problem=Spec.of(SupernetProblem), tuner=tuner, constraints={"size": 2.0}),
+            Search(
+                problem=Spec.of(SupernetProblem),
+                tuner=tuner,
+                constraints={"size": 2.0},
+                init=SearchInit(weights=weights),
+            ),
             root=str(tmp_path / "root"),
             budget=Budget(trials=n_trials),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.command import FAILED, OK, Invocation, run_command
 from flows.cli.output import complain, show, show_line
 from nas.core.errors import ConfigurationError, SearchNotFoundError
-from nas.core.validation import check_number, short_repr
+from nas.core.validation import check_number, first_of, short_repr
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
@@ -160,7 +160,7 @@ def show_report(name: str, report: VerificationReport, seconds: float) -> None:
             "kind": [damage.kind for damage in damages],
             "path": [damage.path for damage in damages],
             "damage": [": ".join(filter(None, (damage.state, damage.detail))) for damage in damages],
-            "trials": [_trials(damage.trials) for damage in damages],
+            "trials": [first_of(sorted(damage.trials), _N_TRIALS) for damage in damages],
         }
         print_table(console, rows)
         show()
@@ -168,12 +168,6 @@ def show_report(name: str, report: VerificationReport, seconds: float) -> None:
     show_line(f"{name}: {outcome} ({_amount(report)}, {duration(seconds)})")
     for line in _consequences(report):
         show_line(line)
-
-
-def _trials(numbers: Iterable[int]) -> str:
-    ordered = sorted(numbers)
-    more = f" and {len(ordered) - _N_TRIALS:,} more" if len(ordered) > _N_TRIALS else ""
-    return ", ".join(map(str, ordered[:_N_TRIALS])) + more
 
 
 def _consequences(report: VerificationReport) -> Iterator[str]:
@@ -186,9 +180,10 @@ def _consequences(report: VerificationReport) -> Iterator[str]:
     if any(damage.path.startswith("resume/") for damage in report.damages):
         yield "A trial with a damaged resume point continues from the one before it, or from the beginning."
     if report.affected:
-        yield f"Trials with damaged weights or files, which children can't fully inherit: {_trials(report.affected)}."
+        trials = first_of(sorted(report.affected), _N_TRIALS)
+        yield f"Trials with damaged weights or files, which children can't fully inherit: {trials}."
     if report.unfinished:
-        yield f"Unfinished trials that name one of these as donor: {_trials(report.unfinished)}."
+        yield f"Unfinished trials that name one of these as donor: {first_of(sorted(report.unfinished), _N_TRIALS)}."
     if report.damages:
         yield "Restore the files from a backup under the same names and verify again."
 

@@ -50,18 +50,14 @@ def short_repr(value: object) -> str:
     return _SHORT.repr(value)[:200]
 
 
-def parse_object(data: bytes, decoder: json.JSONDecoder | None = None) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, Any]:
     """Returns the JSON object in the UTF-8 bytes. Duplicate keys and infinite numbers are errors.
-
-    Args:
-        data: The bytes.
-        decoder: A less strict decoder.
 
     Raises:
         CorruptError: the bytes are not such an object. The message does not name the file.
     """
     try:
-        parsed = (decoder or _DECODER).decode(data.decode())
+        parsed = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"not JSON ({error})") from error
     if not isinstance(parsed, dict):
@@ -209,7 +205,12 @@ def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:
     known = list(names)
     near = near_names(wrong, known)
     ordered = [*near, *(name for name in known if name not in near)]
-    return ", ".join(ordered[:n]) + (f" and {len(ordered) - n} more" if len(ordered) > n else "")
+    return first_of(ordered, n)
+
+
+def first_of(names: Sequence[object], n: int) -> str:
+    """Returns the first ``n`` names, and how many more there are."""
+    return ", ".join(map(str, names[:n])) + (f" and {len(names) - n:,} more" if len(names) > n else "")
 
 
 def did_you_mean(wrong: str, names: Iterable[str], cutoff: float = 0.6) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.validation import first_of
 from nas.search.definition import PreparedSearch
 from nas.storage.records import Records
 from nas.training.code_digests import changed_files
@@ -49,7 +50,7 @@ def session_code(
     code |= {part: known for part, known in there["code"].items() if not changed[part]}
     session = f"session {there['session']}"
     if names := [_shown(part, name, prepared) for part in changed for name in changed[part]]:
-        what = f"{_listed(names)} changed since {session}"
+        what = f"{first_of(names, 8)} changed since {session}"
         scores_stay = not changed.get("problem")
         effect = (
             "the problem's code is the same, so scores stay comparable"
@@ -64,9 +65,9 @@ def session_code(
             )
         notify(f"{what}; " + ("the results are those of the earlier code" if is_finished else "code=changed goes on"))
     if names := [f"problem.{name}" for name in changed_files(there.get("files", {}), files)]:
-        notify(f"the content of {_listed(names)} changed since {session}: scores may not be comparable")
+        notify(f"the content of {first_of(names, 8)} changed since {session}: scores may not be comparable")
     if names := [f"{name} {old} to {new}" for name, old, new in _pairs(there.get("versions", {}), versions)]:
-        notify(f"versions changed since {session}: {_listed(names)}")
+        notify(f"versions changed since {session}: {first_of(names, 8)}")
     return here
 
 
@@ -79,11 +80,6 @@ def _shown(part: str, name: str, prepared: PreparedSearch) -> str:
     """Returns a file's name in messages, or the option that names the file."""
     given = prepared.search.problem.arguments.get(name) if part == "problem" else None
     return name if given is None else f"problem.{name}={given}"
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _other_files(prepared: PreparedSearch) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from nas.core.metric import Metric
 from nas.core.pareto import Front, front_of
 from nas.core.trial import Trial
+from nas.core.validation import first_of
 from nas.views.formatting import count, number
 
 _MOST = 12
@@ -25,10 +26,9 @@ def fronts_by_stage(trials: Iterable[Trial], metrics: Sequence[Metric]) -> dict[
 def front_lines(trials: Iterable[Trial], metrics: Sequence[Metric]) -> Iterator[str]:
     """Yields one line per stage: trials on the front, hypervolume and reference point."""
     for stage, front in fronts_by_stage(trials, metrics).items():
-        listed = ", ".join(str(trial.number) for trial in front.trials[:_MOST])
-        more = f" and {len(front.trials) - _MOST:,} more" if len(front.trials) > _MOST else ""
+        listed = first_of([trial.number for trial in front.trials], _MOST)
         yield (
-            f"front ({stage}): {count(len(front.trials), 'trial')} ({listed}{more}), "
+            f"front ({stage}): {count(len(front.trials), 'trial')} ({listed}), "
             f"hypervolume {number(front.hypervolume, 6)} to {reference_text(front)}"
         )
 

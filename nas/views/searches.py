@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.names import NAME
+from nas.core.validation import first_of
 from nas.storage.records import Records
 from nas.views.snapshot import last_session
 
@@ -58,6 +59,5 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
             continue
         found.append(Found(name, records.files, 0.0 if session is None else session.heartbeat))
     if others:
-        more = f" and {len(others) - _N_NAMED} more" if len(others) > _N_NAMED else ""
-        warn(f"not searches, left out: {', '.join(others[:_N_NAMED])}{more}")
+        warn(f"not searches, left out: {first_of(others, _N_NAMED)}")
     return sorted(found, key=lambda search: (-search.last_activity, search.name))

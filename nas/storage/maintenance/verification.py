@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
+from nas.core.validation import first_of
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
 from nas.storage.folders import saved_names
@@ -176,7 +177,7 @@ class _Verification:
         names_of = {number: _names(self._files, self._checkpoints[number], pack, wrong) for number in users}
         affected = tuple(number for number, names in names_of.items() if names != [])
         names = max((names or [] for names in names_of.values()), key=len)
-        detail = f"{len(wrong)} of its {len(ranges)} tensors: {_few(names)}"
+        detail = f"{len(wrong)} of its {len(ranges)} tensors: {first_of(sorted(names), 3)}"
         if not wrong:
             detail = "outside of the tensors that trials use"
         self._add_damage("pack", pack, "corrupt", detail, affected)
@@ -232,11 +233,6 @@ def _names(
         return None
     in_pack = [(name, entry) for name, entry in tensors.items() if entry.pack == pack.path]
     return [name for name, entry in in_pack if TensorRange(entry.offset, entry.bytes, entry.digest) in wrong]
-
-
-def _few(names: Iterable[str]) -> str:
-    some = sorted(names)
-    return ", ".join(some[:3]) + (f" and {len(some) - 3} more" if len(some) > 3 else "")
 
 
 def _state(error: StorageError) -> DamageState:

@@ -10,6 +10,7 @@ from typing import Any
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.spec import Spec
+from nas.core.validation import first_of
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
@@ -124,10 +125,6 @@ def shared_metric(searches: Sequence[ComparedSearch]) -> Metric:
         metric = search.snapshot.metric
         by_metric.setdefault((metric.name, metric.direction), []).append(search.name)
     if len(by_metric) > 1:
-        each = "; ".join(f"{name} ({way}) in {_few(names)}" for (name, way), names in by_metric.items())
+        each = "; ".join(f"{name} ({way}) in {first_of(names, 3)}" for (name, way), names in by_metric.items())
         raise ConfigurationError(f"the searches must rank by one metric: {each}. Choose some of them by names=A,B")
     return searches[0].snapshot.metric
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nas.core.validation import first_of
 from nas.views.formatting import number
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def changes_text(found: list[Change] | None) -> str | None:
     """Returns the changes in one line, or None if there is no parent."""
     if found is None:
         return None
-    shown = ", ".join(map(str, found[:MAX_CHANGES])) or "same point"
-    return shown if len(found) <= MAX_CHANGES else f"{shown} and {len(found) - MAX_CHANGES} more"
+    return first_of(found, MAX_CHANGES) or "same point"
 
 
 def point_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:

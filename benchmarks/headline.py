@@ -45,7 +45,11 @@ import torch
 from rows import Results
 
 from nas.core.lineage import Lineage
-from nas.problems.images.graph_recipes import image_graphs
+from nas.problems.cifar10 import Cifar10Problem
+from nas.problems.fashion_mnist import FashionMnistProblem
+from nas.problems.images.graph_recipes import MAX_FLOPS, image_graphs
+from nas.problems.images.image_problem import ImageProblem
+from nas.problems.images.pixels import N_CLASSES
 from nas.search.finals import newest_best
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.starts import plain_cnn
@@ -63,7 +67,7 @@ ARMS = {
     "fashion_mnist": ("network_morphism", "random", "screened", "spos", "tpe", "hand", "start"),
     "cifar10": ("network_morphism", "random", "screened", "spos", "hand", "start"),
 }
-SHAPES = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+PROBLEMS: dict[str, type[ImageProblem]] = {"fashion_mnist": FashionMnistProblem, "cifar10": Cifar10Problem}
 DATA = {"fashion_mnist": "problem.data_root", "cifar10": "problem.data_file"}
 """The option that names the data."""
 FULL_EPOCHS = 96
@@ -72,8 +76,6 @@ UNTIL_DEADLINE = 100_000
 """The epochs of a full training that always ends by the time."""
 PRUNED_SHARE = 0.25
 """The epochs of each trial of ``tpe``, as a share of the hand-made network's."""
-MAX_FLOPS = 80_000_000
-"""The default limit of a network."""
 ALONE = ("slots=1", "threads=2")
 PRUNED = ("stopper=median", "policy=plain", "problem.space=blocks")
 SHARED = ("policy=warm_final",)
@@ -128,13 +130,14 @@ def run_tuner(task: Task, root: str, n_epochs: int) -> None:
 
 def hand_made(problem: str) -> Network:
     """Returns the hand-made network for a problem's images."""
-    return plain_cnn(SHAPES[problem], 10, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
+    return plain_cnn(PROBLEMS[problem].image_shape, N_CLASSES, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 
 
 def train_alone(task: Task, root: str, n_epochs: int) -> None:
     """Trains the network of ``hand`` for ``n_epochs`` epochs, or that of ``start`` until the deadline."""
     is_start = task.arm == "start"
-    network = image_graphs(SHAPES[task.problem], MAX_FLOPS).starts[-1] if is_start else hand_made(task.problem)
+    starts = image_graphs(PROBLEMS[task.problem].image_shape, MAX_FLOPS).starts
+    network = starts[-1] if is_start else hand_made(task.problem)
     length = (f"budget.hours={task.minutes / 60}", "finalists=1") if is_start else ("policy=full",)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
         json.dump([{"network": network.to_json(), "learning_rate": 0.05}], points)

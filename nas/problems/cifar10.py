@@ -17,7 +17,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
-from nas.problems.images.graph_recipes import graph_recipe, image_graphs
+from nas.problems.images.graph_recipes import MAX_FLOPS, graph_recipe, image_graphs
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_file, checked_options, read_file
@@ -67,7 +67,7 @@ class Cifar10Problem(ImageProblem):
         data_options: Mapping[str, Any] | None = None,
         split_seed: int = 0,
         n_epochs: int = 96,
-        max_flops: int = 80_000_000,
+        max_flops: int = MAX_FLOPS,
         max_activations: int | None = None,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,

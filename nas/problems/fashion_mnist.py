@@ -12,7 +12,7 @@ from nas.core.policy import Policy
 from nas.core.validation import check_bool, check_choice, check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.fit import Recipe
-from nas.problems.images.graph_recipes import graph_recipe, image_graphs
+from nas.problems.images.graph_recipes import MAX_FLOPS, graph_recipe, image_graphs
 from nas.problems.images.idx import read_idx
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
@@ -121,7 +121,7 @@ class FashionMnistProblem(ImageProblem):
                     f"problem.{name}={value}: must be left out with problem.space={space}; it belongs to space={its}"
                 )
         n_search_images = 8_000 if n_search_images is None else n_search_images
-        max_flops = 80_000_000 if max_flops is None else max_flops
+        max_flops = MAX_FLOPS if max_flops is None else max_flops
         flip = True if flip is None else flip
         check_int("problem.n_search_images", n_search_images, 1)
         check_bool("problem.flip", flip)
@@ -152,11 +152,11 @@ class FashionMnistProblem(ImageProblem):
                 check_file("problem.data_root", self._url(part, kind), self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
-        """Returns 50,000 training images and 10,000 validation images."""
+        """Returns five sixths of the training images (50,000 of Fashion-MNIST) and, for validation, the rest."""
         return split(self._load("train"), self.split_seed)
 
     def load_test(self) -> Images:
-        """Returns 10,000 test images."""
+        """Returns the test images: 10,000 of Fashion-MNIST."""
         return self._load("t10k")
 
     def _load(self, part: str) -> Images:

@@ -21,6 +21,8 @@ from nas.spaces.graphs.starts import plain_cnn
 from nas.spaces.parameters.space import Float
 from nas.training.precision import checked_precision
 
+MAX_FLOPS = 80_000_000
+"""The default limit on the FLOPs of a network for one image."""
 _WIDTHS = [16, 64, 128, 128], [32, 64, 128, 128], [32, 64, 128, 128, 128]
 """The channels of the initial networks. They halve the image early, so they train fast (docs/decisions/060)."""
 

@@ -326,15 +326,12 @@ class _Outcome:
         finally:
             self._done.set()
 
-    def start(self) -> _Outcome:
+    def start(self) -> None:
         def quietly() -> None:
-            try:
+            with suppress(BaseException):  # ``raise_error`` raises it
                 self()
-            except BaseException as error:
-                self._error = error
 
         threading.Thread(target=quietly, name="heirloom-controller", daemon=True).start()
-        return self
 
     def wait(self, timeout_s: float | None = None) -> bool:
         return self._done.wait(timeout_s)

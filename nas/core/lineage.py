@@ -68,7 +68,11 @@ class LineageLog:
         )
 
     def append(self, trial: Trial) -> None:
-        """Adds a finished trial at the end."""
+        """Adds a finished trial at the end.
+
+        Raises:
+            ValueError: it is not finished, or is in the log already.
+        """
         if not trial.is_finished or trial.number in self.position:
             raise ValueError(f"trial {trial.number} ({trial.state}) is not finished, or is in the log already")
         self.position[trial.number] = len(self.learned)
@@ -358,14 +362,6 @@ class Lineage:
     def children(self, number: int) -> list[Trial]:
         """Returns the trials that name this one as a parent or donor."""
         return [t for t in self if number in t.parents or number in t.proposal.weight_donors]
-
-    def edges(self) -> list[tuple[int, int]]:
-        """Returns (parent or donor, child) for each edge within the search."""
-        found = []
-        for trial in self:
-            sources = dict.fromkeys([*trial.parents, *(d for d in trial.proposal.weight_donors if isinstance(d, int))])
-            found += [(source, trial.number) for source in sources]
-        return found
 
     def n_in_state(self, state: State) -> int:
         """Returns the number of trials in this state."""

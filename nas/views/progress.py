@@ -85,7 +85,7 @@ class Progress:
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._is_live = self._console.is_terminal
         self._spinner = Spinner("dots" if self._console.encoding.startswith("utf") else "line")
-        self._bar = ProgressBar(self._total(), sum(self._n_done.values()), width=BAR_WIDTH)
+        self._bar = ProgressBar(self.n_total, self.n_done, width=BAR_WIDTH)
         self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=4)
 
     def __enter__(self) -> Progress:
@@ -236,10 +236,6 @@ class Progress:
             for stage, n in self._n_wanted.items()
         }
 
-    def _total(self) -> int | None:
-        expected = self._expected().values()
-        return None if None in expected else sum(n for n in expected if n is not None)
-
     def _left(self) -> str:
         """Returns the time left, from durations so far; only up to a stage without durations."""
         seconds, to_come = 0.0, False
@@ -262,7 +258,8 @@ class Progress:
     @property
     def n_total(self) -> int | None:
         """The expected number of trials, or None."""
-        return self._total()
+        expected = self._expected().values()
+        return None if None in expected else sum(n for n in expected if n is not None)
 
     @property
     def detail(self) -> str:
@@ -274,12 +271,12 @@ class Progress:
         from rich.table import Table
         from rich.text import Text
 
-        n_done, total = sum(self._n_done.values()), self._total()
-        self._bar.update(n_done, total)
+        self._bar.update(self.n_done, self.n_total)
         times = [duration(time.monotonic() - self._began), *filter(None, [self._left()])]
-        count = f"{n_done} trials" if total is None else f"{n_done}/{total} trials"
+        n_trials = f"{self.n_done} trials" if self.n_total is None else f"{self.n_done}/{self.n_total} trials"
+        text = ", ".join([n_trials, *times])
         first = Table.grid(padding=(0, 1))
-        first.add_row(self._spinner, self._bar, Text(f"{count}, {', '.join(times)}", overflow="ellipsis", no_wrap=True))
+        first.add_row(self._spinner, self._bar, Text(text, overflow="ellipsis", no_wrap=True))
         return Group(first, Text(f"  {public_line(self._shown_detail())}", overflow="ellipsis", no_wrap=True))
 
     def _shown_detail(self) -> str:
@@ -305,8 +302,7 @@ class Progress:
             self.note(f"{self._done()} {self._plain_state()}")
 
     def _done(self) -> str:
-        total = self._total()
-        return f"[{sum(self._n_done.values())}{'' if total is None else f'/{total}'} done]"
+        return f"[{self.n_done}{'' if self.n_total is None else f'/{self.n_total}'} done]"
 
     def _plain_state(self) -> str:
         self._last_plain = time.monotonic()

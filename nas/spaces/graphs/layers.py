@@ -39,8 +39,6 @@ class Layer(ABC):
     op: ClassVar[str]
     joins: ClassVar[bool] = False
     """Whether it takes two or more inputs; other layers take one."""
-    keeps_channels: ClassVar[bool] = False
-    """Whether each output channel depends only on the input channel of the same index."""
     is_symmetric: ClassVar[bool] = False
     """Whether the order of its inputs makes no difference."""
 
@@ -128,7 +126,6 @@ class Norm(Layer):
     """Batch-norm, with a learned weight and bias for each channel."""
 
     op: ClassVar[str] = "norm"
-    keeps_channels: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Returns the shape of its input."""
@@ -140,7 +137,6 @@ class Activation(Layer):
     """``relu``, or ``prelu`` with a learned slope for each channel (He et al. 2015, arXiv:1502.01852)."""
 
     op: ClassVar[str] = "activation"
-    keeps_channels: ClassVar[bool] = True
     kind: Activations = "relu"
 
     def __post_init__(self) -> None:
@@ -159,7 +155,6 @@ class Scale(Layer):
     """A learned factor for each channel, 0 at first (ReZero, Bachlechner et al. 2020, arXiv:2003.04887)."""
 
     op: ClassVar[str] = "scale"
-    keeps_channels: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Returns the shape of its input."""
@@ -171,7 +166,6 @@ class Pool(Layer):
     """The maximum or the mean (without padding) of each window of each channel."""
 
     op: ClassVar[str] = "pool"
-    keeps_channels: ClassVar[bool] = True
     kind: Literal["max", "mean"]
     kernel: int
     stride: int
@@ -196,7 +190,6 @@ class GlobalPool(Layer):
     """The mean of each channel: an image becomes a vector."""
 
     op: ClassVar[str] = "global_pool"
-    keeps_channels: ClassVar[bool] = True
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Returns ``(channels,)``."""

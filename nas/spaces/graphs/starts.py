@@ -128,8 +128,8 @@ class _Builder:
         self.nodes.append(Node(len(self.nodes) + 1, layer, inputs))
         return len(self.nodes)
 
-    def block(self, x: int, width: int, *, kernel: int = 3, stride: int = 1) -> int:
-        normed = self.put(Norm(), self.put(Conv(width, kernel, stride, False), x))
+    def block(self, x: int, width: int, *, stride: int = 1) -> int:
+        normed = self.put(Norm(), self.put(Conv(width, 3, stride, False), x))
         return self.put(Activation("relu"), normed)
 
     def unit(self, x: int, width: int, *, stride: int, n_inputs: int) -> int:

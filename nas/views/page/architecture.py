@@ -12,7 +12,6 @@ from nas.views.formatting import number
 BOX_WIDTH, BOX_HEIGHT = 196, 38
 _STEP_X, _STEP_Y = 214, 62
 _MARGIN = 8
-MAX_BOXES = 200
 _MAX_TEXT = 34
 _NUMBERED = re.compile(r"(.*?)[_.]?(\d+)")
 
@@ -44,7 +43,7 @@ class _Layer(NamedTuple):
 
 
 def draw_architecture(
-    point: Mapping[str, Any], parent: Mapping[str, Any] | None = None, *, max_boxes: int = MAX_BOXES
+    point: Mapping[str, Any], parent: Mapping[str, Any] | None, *, max_boxes: int
 ) -> Architecture | None:
     """Returns the drawing of a point, or None without layers or numbered parameters.
 

@@ -17,10 +17,8 @@ _FAMILY_GAP = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A founder and its descendants: the rows and columns that they take."""
+    """A trial without a parent and its descendants: the rows and columns that they take."""
 
-    founder: int
-    n_members: int
     n_columns: int
     top: float
     bottom: float
@@ -83,17 +81,17 @@ def lay_out(lineage: Lineage, *, single_columns: int) -> Layout:
         column[trial.number] = column[parent[trial.number]] + 1 if trial.number in parent else 0
     row: dict[int, float] = {}
     families, below = [], 0.0
-    founder_of: dict[int, int] = {}
+    root_of: dict[int, int] = {}
     members: dict[int, int] = {}
     for trial in trials:
-        founder = founder_of[trial.number] = founder_of.get(parent.get(trial.number, -1), trial.number)
-        members[founder] = members.get(founder, 0) + 1
-    for founder, outline in outlines.items():
-        if members[founder] == 1:
+        root = root_of[trial.number] = root_of.get(parent.get(trial.number, -1), trial.number)
+        members[root] = members.get(root, 0) + 1
+    for root, outline in outlines.items():
+        if members[root] == 1:
             continue
         top, bottom = min(outline.upper) + outline.shift, max(outline.lower) + outline.shift
-        row[founder] = below - top
-        families.append(Family(founder, members[founder], len(outline.upper), top=below, bottom=below + bottom - top))
+        row[root] = below - top
+        families.append(Family(len(outline.upper), top=below, bottom=below + bottom - top))
         below += bottom - top + 1 + _FAMILY_GAP
     for trial in trials:
         if trial.number in parent:

@@ -167,14 +167,6 @@ def test_children_are_those_that_name_it() -> None:
     assert lineage.children(2) == []
 
 
-def test_edges_are_parents_and_donors_once() -> None:
-    """Each edge within the search comes once, also if a parent is the donor; other searches have none."""
-    mixed = replace(trial(2), proposal=Proposal(point={"x": 2}, parents=(0, 1), donors=(1, "other:7")))
-    lineage = Lineage.of([trial(0), trial(1, 0), mixed])
-
-    assert lineage.edges() == [(0, 1), (0, 2), (1, 2)]
-
-
 def test_states_are_counted() -> None:
     """n_in_state counts finished and pending trials."""
     lineage = Lineage.of([trial(0), trial(1, state=State.FAILED), running(2), running(3)])

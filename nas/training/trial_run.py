@@ -264,8 +264,9 @@ class TrialRun(PolicyScaling):
 
     def warn(self, text: str) -> None:
         """Adds a warning about the problem's code, which the command shows."""
+        text = text[:MAX_WARNING]
         if text not in self.warnings:
-            self.warnings.append(text[:MAX_WARNING])
+            self.warnings.append(text)
 
     def inherit_optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> InheritanceReport:
         """Copies into a new optimizer what fits of the state that donors published.
@@ -388,6 +389,7 @@ class TrialRun(PolicyScaling):
         Raises:
             TrialStopped: the trial should end now. Do not catch it, except for a last ``save``.
             ConfigurationError: the trial has its result already, or the step is no whole number.
+            FloatingPointError: a metric is not finite; the trial is then FAILED.
         """
         self._check_open("report")
         step = whole_step("run.report: step", step)

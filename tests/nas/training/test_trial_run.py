@@ -785,6 +785,17 @@ class TestWeights:
         assert trainer.train(child, donors=[donor]).metrics == {"score": 1.0}
         assert "run.save: lazy layers 0 must have sizes" in str(trainer.train(early).error)
 
+    def test_the_same_warning_is_kept_once(self, trainer: TrialTrainer) -> None:
+        """Also if it is cut."""
+
+        def body(run: TrialRun) -> object:
+            run.inherit(network())
+            for text in ("short", "w" * 1_000, "short", "w" * 1_000):
+                run.warn(text)
+            return {"score": 1.0}
+
+        assert trainer.train(body).inheritance["warnings"] == ["short", "w" * 400]
+
     @pytest.mark.parametrize("kind", LAZY)
     def test_example_inputs_give_lazy_layers_their_sizes(self, trainer: TrialTrainer, kind: str) -> None:
         """With the problem's example inputs a lazy network inherits all, and keeps its mode and statistics."""

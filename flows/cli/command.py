@@ -1,6 +1,6 @@
 """Shared part of all commands: composing the configuration with Hydra, error lines and exit statuses.
 
-Only this module and ``flows.cli.overrides`` import Hydra. They return plain Python data.
+Only modules of ``flows.cli`` import Hydra, inside functions. Other commands get plain Python data.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ WATCH_S = 0.5
 BUSY_S = 1.0
 """Seconds that a job waits on a worker that others need, before the controller is told."""
 MAX_CALLS = 3
-"""Workers that a test or an export may lose."""
+"""Workers that a call may lose."""
 MAX_UNFIT = 3
 """Workers in a row that can't run trials before the search ends."""
 CLOSED = "the session has ended"
@@ -54,7 +54,7 @@ class Display(Protocol):
 
 
 class Order:
-    """An attempt, a test or an export with a waiting thread, or a job to start."""
+    """An attempt, a call with a waiting thread (test, export or proxies), or a job to start."""
 
     def __init__(
         self, content: Assignment | JobStart | Call, post: Callable[[Event], None] = lambda event: None
@@ -113,7 +113,7 @@ class Order:
 
 @dataclass(slots=True)
 class EngineTask:
-    """A task: an attempt, a job's stay on a worker, a test or an export."""
+    """A task: an attempt, a job until it leaves its worker, or a call."""
 
     order: Order | None
     job: int | None
@@ -153,7 +153,7 @@ class EnginePool(WorkerPool):
         self._lock = threading.RLock()
         self._queue: deque[Order] = deque()
         self._tasks: dict[str, EngineTask] = {}
-        self._homeless: dict[int, Callable[[Event], None]] = {}
+        self._jobs_without_worker: dict[int, Callable[[Event], None]] = {}
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
         self._unfit: set[str] = set()
         """Workers in a row that can't run trials. Each thread of one may say so."""
@@ -215,7 +215,7 @@ class EnginePool(WorkerPool):
         """Runs the attempt on the worker where its job waits, or as a new task."""
         order = Order(assignment, post)
         with self._lock:
-            self._homeless.pop(assignment.trial.job, None)
+            self._jobs_without_worker.pop(assignment.trial.job, None)
             if (found := self._task_of(assignment.trial.job)) is None:
                 self._enqueue(order)
             else:
@@ -241,7 +241,7 @@ class EnginePool(WorkerPool):
             if (found := self._task_of(job)) is not None:
                 found[1].requested_s = None
                 self._tell(found[0], "dismiss", job)
-            elif (post := self._homeless.pop(job, None)) is not None:
+            elif (post := self._jobs_without_worker.pop(job, None)) is not None:
                 post(JobLeftWorker(job))
 
     def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
@@ -317,8 +317,8 @@ class EnginePool(WorkerPool):
         elif task.job is not None and task.requested_s is None:
             task.post(JobLeftWorker(task.job, lost=why, counts=counts))
         elif task.job is not None:
-            # Its request may be answered already. A loss told now would be taken for that of its next stay.
-            self._homeless[task.job] = task.post
+            # Its request may be answered already. A loss told now would be taken for that of its next start.
+            self._jobs_without_worker[task.job] = task.post
 
     def _end_all(self, error: BaseException) -> None:
         """Ends all orders and tasks with an error. ``_failure`` or ``_is_closed`` is set, so none begins."""

@@ -95,7 +95,7 @@ class EngineSession(ABC):
         threading.Thread(target=getattr(self, method), args=arguments, name="heirloom-order", daemon=True).start()
 
     def run(self, key: str, order: PackedOrder) -> None:
-        """Runs a task: an attempt, a job until it leaves, a test or an export."""
+        """Runs a task: an attempt, a job until it leaves, or a call."""
         self.send(key, Taken())
         try:
             spec, content = order.unpack()

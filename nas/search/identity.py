@@ -27,6 +27,7 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
 
     Raises:
         ConfigurationError: identity, metrics or the content of data files differ. The message names each key.
+        StorageError: another command has just published the file, but it can't be seen.
     """
     existing = records.header()
     if existing is None:

@@ -80,7 +80,7 @@ class SearchInit:
         """Checks that all points are in the tuner's space and keep its constraints.
 
         Raises:
-            ConfigurationError: a point is or does not.
+            ConfigurationError: a point is not in the space, or violates a constraint.
         """
         check_points("init.points", self.points, tuner.space)
         for index, point in enumerate(self.points):

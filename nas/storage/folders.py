@@ -52,6 +52,7 @@ def fetch_files(files: BlobStore, saved: Sequence[Reference], local_dir: str | o
         ConfigurationError: the folder is not empty.
         CorruptError: ``publish_folder`` does not write such a name (then nothing is written), or a digest is wrong.
         MissingError: a file does not exist.
+        StorageError: the local folder can't be written.
     """
     names = saved_names(saved)
     root = Path(local_dir)

@@ -90,7 +90,7 @@ class EvolutionTuner(Tuner):
         self.crossover = crossover
         check_choice("tuner.donor", donor, get_args(First))
         self.replacement = replacement
-        self.cousins = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
+        self.donors = DonorChooser("none" if donor == "parent" else donor, space, metrics[0])
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns an initial point until the population is full, then children of members."""
@@ -115,12 +115,12 @@ class EvolutionTuner(Tuner):
         )
 
     def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the population, and the cousins that ``donor`` may name. Removed members are never parents again."""
-        return {trial.number for trial in self._population(lineage)} | {*self.cousins.candidates(lineage)}
+        """Returns the population, and the trials that ``donor`` may choose. Removed members are never parents again."""
+        return {trial.number for trial in self._population(lineage)} | {*self.donors.candidates(lineage)}
 
     def _donors(self, lineage: Lineage, point: Point, parents: tuple[int, ...]) -> tuple[Donor, ...] | None:
         """Returns a child's donors, or None for its parents."""
-        first = [donor for donor in self.cousins.choose(lineage, point) if donor not in parents]
+        first = [donor for donor in self.donors.choose(lineage, point) if donor not in parents]
         return (*first, *parents) if first else None
 
     def _tournament(self, population: Sequence[Trial], rng: random.Random) -> list[Trial]:

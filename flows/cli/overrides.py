@@ -193,7 +193,9 @@ def _with_free_keys(config: str, overrides: Sequence[str], named: set[str]) -> l
     optional = tuple(f"+{group}=" for group in OPTIONAL)
     plain = [o.removeprefix("+") if o.startswith(optional) else o for o in overrides]
     if config == "search":
-        plain = [f"+{o}" if o.partition("=")[0] in ADDED else o for o in plain]
+        has_preset = any(re.match(r"\+?experiment=", o) for o in plain)  # whose tuner ``tuner=`` replaces
+        added = [group for group in ADDED if group != "tuner" or not has_preset]
+        plain = [f"+{o}" if o.partition("=")[0] in added else o for o in plain]
     plain = [o for o in plain if o not in [f"{group}=null" for group in OPTIONAL]]  # Hydra refuses a default as choice
     result = ["++" + o.lstrip("+") if o.lstrip("+").startswith(FREE) else o for o in plain]
     result = [_with_nested_choice(text, overrides) for text in result]

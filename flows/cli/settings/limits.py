@@ -69,7 +69,8 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
     timed = [name for name in ("hours", "gpu_hours") if getattr(budget, name) is not None]
     if search.deterministic and timed:
         raise ConfigurationError(
-            f"budget.{timed[0]} does not go with deterministic=true: measured time decides. Set budget.trials."
+            f"budget.{timed[0]} does not go with deterministic=true: measured time decides. "
+            f"Set budget.trials and budget.{timed[0]}=null."
         )
     for name in timed:
         hours: float = getattr(budget, name)

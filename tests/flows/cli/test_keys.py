@@ -93,6 +93,13 @@ def test_inner_tuner_is_a_name(tuner: str) -> None:
     assert "tuner@tuner.inner=nsga2" in Arguments.read("search", [tuner, "tuner.inner=nsga2"]).overrides
 
 
+@pytest.mark.parametrize("experiment", ["+experiment=fashion_mnist", "experiment=fashion_mnist"])
+def test_the_tuner_of_a_preset_is_replaced(experiment: str) -> None:
+    """tuner=NAME replaces a preset's tuner; without a preset it is added."""
+    assert "tuner=random" in Arguments.read("search", [experiment, "tuner=random"]).overrides
+    assert "+tuner=random" in Arguments.read("search", ["tuner=random"]).overrides
+
+
 @pytest.mark.parametrize(
     ("key", "meant"), [("max_gb", "storage.max_gb"), ("adress", "runner.address"), ("trials", "budget.trials")]
 )

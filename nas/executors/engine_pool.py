@@ -54,7 +54,7 @@ class Display(Protocol):
 
 
 class Order:
-    """An attempt, a call with a waiting thread (test, export or proxies), or a job to start."""
+    """An attempt, a call (test, export, proxies) with a waiting thread, or a job's start."""
 
     def __init__(
         self, content: Assignment | JobStart | Call, post: Callable[[Event], None] = lambda event: None

@@ -261,8 +261,9 @@ class Trial:
     @property
     def is_shortened(self) -> bool:
         """Whether it completed only a share of a full training."""
-        trained_all = self.cost.get("epochs_share", 0.0) >= 1
-        return self.state == State.COMPLETE and self.proposal.fidelity is not None and not trained_all
+        planned = self.proposal.fidelity
+        trained_all = planned is None or self.cost.get("epochs_share", planned) >= 1
+        return self.state == State.COMPLETE and not trained_all
 
     def __repr__(self) -> str:
         state = str(self.state) if self.reason is None else f"{self.state} ({self.reason})"

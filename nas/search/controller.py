@@ -423,7 +423,7 @@ class SearchController:
 
     def fits_in_full(self, stage: Stage, finalist: Trial) -> bool:
         """Returns whether there is time to retrain a finalist in full, on one slot."""
-        return self._enforcer.share_that_fits(stage, finalist, 1) is None
+        return self._enforcer.fits_in_full(stage, finalist)
 
     def n_finals_that_fit(self, stage: Stage, finalists: Sequence[Trial]) -> int:
         """Returns how many of the finalists get a full training; one is trained in any case."""

@@ -226,7 +226,7 @@ class SearchPipeline:
         """Returns the finalists to retrain, by later stage."""
 
         def fits_in_full(stage: Stage, finalist: Trial) -> bool:
-            return planner.share_that_fits(stage, spent, finalist) is None
+            return planner.fits_in_full(stage, spent, finalist)
 
         return {
             stage.name: self.ranking.next_finalists(trials, stage, partial(fits_in_full, stage))

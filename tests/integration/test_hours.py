@@ -33,7 +33,7 @@ from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
-from nas.training.messages import RuntimeSpec
+from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.problem import Problem, Simulation
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer, Tuner
@@ -472,10 +472,39 @@ class ShortenedProblem(PaperProblem):
         return replace(full, seconds=share * full.seconds, shares={"epochs_share": share})
 
 
+class TimedProblem(ShortenedProblem):
+    """A final with a limit of time trains until then, at most in full."""
+
+    left_s: float | None = None
+
+    def simulate(self, trial: Trial) -> Simulation:
+        if self.left_s is None:
+            return super().simulate(trial)
+        full = PaperProblem.simulate(self, trial)
+        share = min(1.0, self.left_s / full.seconds)
+        return replace(full, seconds=share * full.seconds, shares={"epochs_share": share})
+
+
+class TimedExecutor(SimulatedExecutor):
+    """Tells the problem the limit of each trial."""
+
+    def submit(self, assignment: Assignment) -> None:
+        assert isinstance(self._problem, TimedProblem)
+        until = assignment.train_until
+        self._problem.left_s = None if until is None else until - time.time()
+        super().submit(assignment)
+
+
 def shortened(hours: float, **options: Any) -> Paper:
     """Returns a search whose trials take a minute, and whose finals take ten minutes in full."""
     problem = Spec.of(ShortenedProblem, seconds=60.0, ratio=10.0, declared=10.0)
     return Paper(problem, Budget(hours=hours), PLANS["two_stage"], **options)
+
+
+def timed(hours: float, *, ratio: float = 10.0, **options: Any) -> Paper:
+    """Returns the same search with finals that train until their time is over."""
+    problem = Spec.of(TimedProblem, seconds=60.0, ratio=ratio, declared=10.0)
+    return Paper(problem, Budget(hours=hours), PLANS["two_stage"], executor=TimedExecutor, **options)
 
 
 def test_a_final_is_shortened_to_the_time_left() -> None:
@@ -498,7 +527,7 @@ def test_more_hours_are_planned_for_full_finals() -> None:
     paper.run()
     finals = [t for t in paper.run(Budget(hours=1.5)).lineage if t.stage == "final"]
 
-    assert [t.proposal.fidelity is None for t in finals] == [False, True, True]
+    assert [t.is_shortened for t in finals] == [True, False, False]
     assert paper.hours <= 1.5
 
 
@@ -525,6 +554,18 @@ def test_each_slot_has_a_shortened_final_if_threads_do_not_help() -> None:
     assert len({t.proposal.fidelity for t in finals}) == 1
 
 
+@pytest.mark.parametrize("ratio", [10.0, 14.0])
+def test_a_final_that_takes_longer_than_estimated_ends_in_time(ratio: float) -> None:
+    """There is time for the estimate and a little more: a longer final trains until then, and is COMPLETE."""
+    summary = timed(0.5, ratio=ratio, finalists=1).run()
+    [final] = [t for t in summary.lineage if t.stage == "final" and t.proposal.fidelity == 1]
+
+    assert final.state == State.COMPLETE
+    assert final.is_shortened == (ratio > 10)
+    assert final.cost["epochs_share"] == pytest.approx(10 / ratio, rel=0.2)
+    assert summary.winner == final
+
+
 @pytest.mark.parametrize("problem", [PaperProblem, ShortenedProblem])
 def test_hours_that_finals_have_used_are_not_given_again(problem: type[PaperProblem]) -> None:
     """After finals that took most of the hours, five percent more hours are kept."""
@@ -540,14 +581,14 @@ def test_finals_with_enough_time_are_full() -> None:
     """With an hour both finals train in full."""
     finals = [t for t in shortened(1.0).run().lineage if t.stage == "final"]
 
-    assert [t.proposal.fidelity for t in finals[:2]] == [None, None]
+    assert [t.proposal.fidelity for t in finals[:2]] == [None, 1.0]
 
 
 def test_fewer_finals_come_before_shorter_ones() -> None:
     """Half an hour holds two of four finals, which are full."""
     finals = [t for t in shortened(0.5, finalists=4).run().lineage if t.stage == "final"]
 
-    assert [t.proposal.fidelity for t in finals[:2]] == [None, None]
+    assert [t.is_shortened for t in finals[:2]] == [False, False]
     assert all((t.proposal.fidelity or 1.0) < 1.0 for t in finals[2:])
 
 

@@ -140,10 +140,14 @@ class BudgetEnforcer:
         return self._planner.closed_by(stage, spent, parent, kind=kind) is None
 
     def share_that_fits(self, stage: Stage, parent: Trial, n_slots: int) -> float | None:
-        """Returns the share of a full training that fits; None: all of it."""
+        """Returns ``StagePlanner.share_that_fits``; None: all of it, without a limit."""
         if self._planner.is_unlimited:
             return None
         return self._planner.share_that_fits(stage, self._spent(), parent, n_slots)
+
+    def fits_in_full(self, stage: Stage, parent: Trial) -> bool:
+        """Returns whether there is time for a full training on one slot."""
+        return self._planner.is_unlimited or self._planner.fits_in_full(stage, self._spent(), parent)
 
     def training_left_s(self, stage: Stage) -> float | None:
         """Returns ``StagePlanner.training_left_s``; None: any number."""

@@ -42,6 +42,8 @@ GRACE_MAX_SHARE of the hours.
 """
 SHORT_MARGIN = 1.25
 """The reserve of a shortened final, which is poor if it meets the deadline."""
+UNLIMITED_MARGIN = 2.0
+"""The time for a final without a limit, as a multiple of its estimated duration, which is not exact."""
 LEAST_SHARE = 0.001
 """The least share of a full training; problems that count epochs train at least one."""
 THREADS_GAIN = 0.6
@@ -214,16 +216,22 @@ class StagePlanner:
     def share_that_fits(self, stage: Stage, spent: Usage, parent: Trial, n_slots: int = 1) -> float | None:
         """Returns the share of a full training of a parent's point for which there is time.
 
-        None: all of it, or trainings are not shortened. ``n_slots``: the slots whose threads the training has.
+        1.0: all of it if the estimate is about right, so its time is limited. None: all of it without a limit, or
+        trainings are not shortened. ``n_slots``: the slots whose threads the training has.
         """
         full = self._full(stage, parent)
         if full is None:
             return None
         training_s = full.training_s / (1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1)
         left_s = self._left_s(stage, spent, "hours")
-        if MARGIN * (full.setup_s + training_s) <= left_s:
-            return None
+        full_s = full.setup_s + training_s
+        if MARGIN * full_s <= left_s:
+            return None if UNLIMITED_MARGIN * full_s <= left_s else 1.0
         return max(LEAST_SHARE, (left_s / SHORT_MARGIN - full.setup_s) / training_s)
+
+    def fits_in_full(self, stage: Stage, spent: Usage, parent: Trial) -> bool:
+        """Returns whether there is time for a full training of a parent's point on one slot."""
+        return self.share_that_fits(stage, spent, parent) in (None, 1.0)
 
     def training_left_s(self, stage: Stage, spent: Usage) -> float | None:
         """Returns the seconds until a shortened training should end; None: they are not limited."""

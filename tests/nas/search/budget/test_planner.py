@@ -45,7 +45,7 @@ def test_a_measured_final_corrects_the_length_of_the_next(share: float) -> None:
     plan, [first, second] = shortening(), [searched(number, 10.0) for number in (0, 1)]
     plan.learn(first)
     plan.learn(second)
-    assert plan.share_that_fits(FINAL, at(3600 - 200), second) is None
+    assert plan.share_that_fits(FINAL, at(3600 - 200), second) == 1
     plan.learn(final_of(first, 300.0 * share, share))
 
     found = plan.share_that_fits(FINAL, at(3600 - 200), second)
@@ -69,7 +69,20 @@ def test_a_final_shorter_than_its_search_trial_corrects_nothing() -> None:
     plan.learn(one)
     plan.learn(final_of(one, 5.0, 0.001))
 
-    assert plan.share_that_fits(FINAL, at(3600 - 200), one) is None
+    assert plan.share_that_fits(FINAL, at(3600 - 200), one) == 1
+
+
+def test_only_a_final_with_twice_its_estimate_has_no_limit() -> None:
+    """One with less time is planned in full, and its fidelity says that its time is limited."""
+    plan, one = shortening(), searched(0, 10.0)
+    plan.learn(one)
+    shares = [plan.share_that_fits(FINAL, at(3600 - plan.grace_s - left_s), one) for left_s in (109, 111, 199, 201)]
+
+    assert shares[0] is not None
+    assert shares[0] < 1
+    assert shares[1:] == [1, 1, None]
+    assert plan.fits_in_full(FINAL, at(3600 - plan.grace_s - 111), one)
+    assert not plan.fits_in_full(FINAL, at(3600 - plan.grace_s - 109), one)
 
 
 def test_a_final_planned_too_short_that_trained_in_full_is_a_full_one() -> None:
@@ -99,7 +112,7 @@ def test_a_stopped_trial_takes_at_least_as_long_as_others() -> None:
     """A trial that a stopper ended says less than its planned epochs."""
     plan, stopped = shortening(), searched(1, 2.0, state=State.STOPPED, reason=Reason.STOPPER)
     plan.learn(stopped)
-    assert plan.share_that_fits(FINAL, at(3600 - 60), stopped) is None
+    assert plan.share_that_fits(FINAL, at(3600 - 60), stopped) == 1
     plan.learn(searched(0, 10.0))
 
     share = plan.share_that_fits(FINAL, at(3600 - 60), stopped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import tempfile
 import time
@@ -97,6 +98,8 @@ class TrialRun(PolicyScaling):
         self._log_dir = log_dir
         self.n_gpus = n_gpus
         self.train_until = train_until
+        # the clock of ``time.time`` may be set while the trial trains
+        self._ends_s = math.inf if train_until is None else time.perf_counter() + train_until - time.time()
         self.inheritance: InheritanceReport | None = None
         self.warnings: list[str] = []
         """Texts about the problem's code that the command shows, each kind once."""
@@ -136,8 +139,9 @@ class TrialRun(PolicyScaling):
         """
         if self.train_until is None or self.asked_epochs_s is None:
             return 0.0
-        spent_s = self.resume_point_saver.earlier_s + time.perf_counter() - self.asked_epochs_s
-        left_s = max(0.0, self.train_until - time.time())
+        now_s = time.perf_counter()
+        spent_s = self.resume_point_saver.earlier_s + now_s - self.asked_epochs_s
+        left_s = max(0.0, self._ends_s - now_s)
         return spent_s / (spent_s + left_s) if spent_s > 0 else 0.0
 
     @property

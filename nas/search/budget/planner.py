@@ -43,7 +43,7 @@ GRACE_MAX_SHARE of the hours.
 SHORT_MARGIN = 1.25
 """The reserve of a shortened final, which is poor if it meets the deadline."""
 UNLIMITED_MARGIN = 2.0
-"""The time for a final without a limit, as a multiple of its estimated duration, which is not exact."""
+"""The time for a final without a limit, as a multiple of its estimated duration."""
 LEAST_SHARE = 0.001
 """The least share of a full training; problems that count epochs train at least one."""
 THREADS_GAIN = 0.6

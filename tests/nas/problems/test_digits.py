@@ -225,6 +225,20 @@ def test_enough_time_changes_no_bit(train: Train) -> None:
     assert all(torch.equal(timed.weights[name], free.weights[name]) for name in free.weights)
 
 
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_does_not_change_the_time_left(
+    jump_s: float, make_run: Callable[..., TrialRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock counts only when an attempt starts."""
+    run = make_run(POINT, train_for_s=20.0)
+    run.epochs(full=60, early=1)
+    set_s = time.time() + jump_s
+    monkeypatch.setattr(time, "time", lambda: set_s)
+    time.sleep(0.2)
+
+    assert 0.005 < run.time_share < 1
+
+
 def test_a_resumed_training_goes_on_from_its_share_of_the_time(
     problem: DigitsProblem, make_run: Callable[..., TrialRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -566,6 +566,19 @@ def test_a_final_that_takes_longer_than_estimated_ends_in_time(ratio: float) -> 
     assert summary.winner == final
 
 
+def test_shortened_finals_wait_for_the_last_trials_of_the_search() -> None:
+    """In six minutes no trial of three slots is stopped, and the final has half of the time."""
+    problem = Spec.of(TimedProblem, seconds=60.0, spread=0.3, ratio=50.0, declared=50.0)
+    paper = Paper(problem, Budget(hours=0.1), PLANS["two_stage"], slots=3, finalists=1, executor=TimedExecutor)
+    *searched, final = paper.run().lineage
+
+    assert [(t.stage, t.state) for t in searched] == [("search", State.COMPLETE)] * 3
+    assert len({t.duration_s for t in searched}) == 3
+    assert (final.stage, final.state) == ("final", State.COMPLETE)
+    assert (final.duration_s or 0.0) > 0.5 * 360
+    assert paper.hours <= 0.1
+
+
 @pytest.mark.parametrize("problem", [PaperProblem, ShortenedProblem])
 def test_hours_that_finals_have_used_are_not_given_again(problem: type[PaperProblem]) -> None:
     """After finals that took most of the hours, five percent more hours are kept."""

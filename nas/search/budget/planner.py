@@ -40,6 +40,8 @@ GRACE_SHARE, GRACE_MAX_SHARE = 0.01, 0.1
 The share is of the hours or of a slot's part of the GPU-hours, whichever is shorter. The reserve for it is at most
 GRACE_MAX_SHARE of the hours.
 """
+LATEST_END = 0.5
+"""The part of the budget until which trials of the search stage may delay shortened finals."""
 SHORT_MARGIN = 1.25
 """The reserve of a shortened final, which is poor if it meets the deadline."""
 UNLIMITED_MARGIN = 2.0
@@ -117,6 +119,7 @@ class StagePlanner:
         self._final_share = budget.final_share
         self._gpus_per_trial = gpus_per_trial
         self._shortens = shortens and budget.hours is not None and budget.gpu_hours is None
+        self._delays_finals = self._shortens and all(stage.share is None for stage in plan.stages)
         self._threads_help = threads_help
         self._total_s: dict[Bound, float] = {}
         if budget.hours is not None:
@@ -266,18 +269,29 @@ class StagePlanner:
         return min(seconds, LEAST_FINAL * (self.estimator.shortest_s(self._plan.search) or math.inf))
 
     def left_s(self, stage: Stage, spent: Usage) -> float:
-        """Returns the seconds until the stage's running trials must have ended; may be negative."""
+        """Returns the seconds until the stage's running trials must have ended; may be negative.
+
+        Finals that may be shortened wait for the last trials of the search stage, at most for their usual duration.
+        """
+        return self._until_end_s(stage, spent, delays_finals=self._delays_finals and self._is_search(stage))
+
+    def _until_end_s(self, stage: Stage, spent: Usage, *, delays_finals: bool) -> float:
         serves_later = not self._is_search(stage) or self.estimator.has_seen(stage)
         left = [math.inf]
         for bound in self._total_s:
+            n_running = 1 if bound == "hours" else max(1, len(spent.running))
             left_s = self._left_s(stage, spent, bound) if serves_later else self._before_selection(spent, bound)
-            left.append(left_s if bound == "hours" else left_s / max(1, len(spent.running)))
+            if delays_finals:
+                latest_s = self._before_selection(spent, bound) - (1 - LATEST_END) * self._total_s[bound]
+                usual_s = self.estimator.usual_s(stage) or 0.0
+                left_s = max(left_s, min(left_s + n_running * usual_s, latest_s))
+            left.append(left_s / n_running)
         return min(left)
 
     def next_decisions_s(self, stage: Stage, spent: Usage) -> tuple[float, float]:
         """Returns the seconds until the last start and until the stage's end; past ones are negative."""
-        left_s = self.left_s(stage, spent)
-        return left_s - self.need_s(stage), left_s
+        last_start_s = self._until_end_s(stage, spent, delays_finals=False) - self.need_s(stage)
+        return last_start_s, self.left_s(stage, spent)
 
     def stages_without_time(self, current: Stage, spent: Usage) -> Iterator[tuple[Stage, float]]:
         """Yields the later stages in which no trial can finish.

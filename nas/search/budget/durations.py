@@ -60,6 +60,8 @@ class FullTraining(NamedTuple):
     setup_s: float
     """Before the first epoch: loading data, building the network."""
     training_s: float
+    least_s: float = 0.0
+    """The part that a shortened training does in any case: the epochs of EARLY_STOP."""
 
 
 class DurationEstimator:
@@ -193,7 +195,9 @@ class DurationEstimator:
         setup_s, training_s = _fixed_s(searched), ratio * _training_s(searched)
         if searched.state != State.COMPLETE:
             training_s = max(training_s, (self._estimated[stage.name].representative.usual_s or 0.0) - setup_s)
-        return FullTraining(setup_s, self._excess[stage.name] * training_s)
+        training_s *= self._excess[stage.name]
+        is_early = Policy.EARLY_STOP in searched.policies
+        return FullTraining(setup_s, training_s, training_s * searched.cost.get("epochs_share", 1.0) * is_early)
 
     def need_s(self, stage: Stage, kind: Kind | None = None, *, is_usual: bool) -> float | None:
         """Returns the duration for which a trial of the stage needs time, or None if unknown.

@@ -204,7 +204,7 @@ class StagePlanner:
 
         That is the usual duration of the stage's trials of its kind, by default of the shortest kind. If trials are
         stopped at the deadline, or none has ended, it is the estimate for the parent. Without one it is the shortest
-        duration of the stage or of the search stage.
+        duration of the stage or of the search stage. A shortened final needs at least the time of its least epochs.
         """
         if self.estimator.has_seen(stage) and not self._stops:
             known_s = self.estimator.need_s(stage, kind, is_usual=True)
@@ -214,7 +214,8 @@ class StagePlanner:
         known_s = self._shortened_s(stage, known_s)
         if known_s is not None and self._is_search(stage):
             return known_s
-        return known_s or self.estimator.shortest_s(self._plan.search) or 0.0
+        known_s = known_s or self.estimator.shortest_s(self._plan.search) or 0.0
+        return known_s if parent is None else max(known_s, MARGIN * self._least_s(stage, parent))
 
     def share_that_fits(self, stage: Stage, spent: Usage, parent: Trial, n_slots: int = 1) -> float | None:
         """Returns the share of a full training of a parent's point for which there is time.
@@ -225,7 +226,7 @@ class StagePlanner:
         full = self._full(stage, parent)
         if full is None:
             return None
-        training_s = full.training_s / (1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1)
+        training_s = full.training_s / self._speedup(n_slots)
         left_s = self._left_s(stage, spent, "hours")
         full_s = full.setup_s + training_s
         if MARGIN * full_s <= left_s:
@@ -251,13 +252,21 @@ class StagePlanner:
         full = self._full(stage, parent)
         if full is None:
             return None
-        n_rounds = int(self._left_s(stage, spent, "hours") / (MARGIN * sum(full)))
+        n_rounds = int(self._left_s(stage, spent, "hours") / (MARGIN * (full.setup_s + full.training_s)))
         return max(1 if self._threads_help else self._slots, n_rounds * self._slots)
 
     def _full(self, stage: Stage, parent: Trial) -> FullTraining | None:
         """Returns the estimated duration of a full training, if it may be shortened and is known."""
         full = self.estimator.full(parent, stage) if self._shortens else None
         return full if full is not None and full.training_s > 0 else None
+
+    def _least_s(self, stage: Stage, parent: Trial) -> float:
+        """Returns the least duration of a shortened final, with the threads of all slots."""
+        full = self._full(stage, parent)
+        return 0.0 if full is None else full.setup_s + full.least_s / self._speedup(self._slots)
+
+    def _speedup(self, n_slots: int) -> float:
+        return 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1.0
 
     def _shortest_s(self, stage: Stage) -> float | None:
         """Returns the shortest duration of a trial of a stage, or None if unknown."""

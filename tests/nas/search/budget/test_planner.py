@@ -35,8 +35,10 @@ def final_of(parent: Trial, seconds: float, share: float) -> Trial:
     return replace(trial(seconds, stage=FINAL, epochs=share), number=parent.number + 10, proposal=proposal)
 
 
-def shortening() -> StagePlanner:
-    return StagePlanner(Budget(hours=1.0), PLAN, n_left=lambda: {"final": 2}, shortens=True)
+def shortening(slots: int = 1) -> StagePlanner:
+    return StagePlanner(
+        Budget(hours=1.0), PLAN, slots, n_left=lambda: {"final": 2}, shortens=True, threads_help=slots > 1
+    )
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
@@ -83,6 +85,17 @@ def test_only_a_final_with_twice_its_estimate_has_no_limit() -> None:
     assert shares[1:] == [1, 1, None]
     assert plan.fits_in_full(FINAL, at(3600 - plan.grace_s - 111), one)
     assert not plan.fits_in_full(FINAL, at(3600 - plan.grace_s - 109), one)
+
+
+@pytest.mark.parametrize(("slots", "least_s"), [(1, 100.0), (4, 100 / 2.8)])
+def test_a_shortened_final_needs_time_for_its_least_epochs(slots: int, least_s: float) -> None:
+    """It trains at least as many epochs as its search trial, which had a tenth of the data, on all slots' threads."""
+    plan, one = shortening(slots), searched(0, 10.0)
+    one = replace(one, cost={**one.cost, "scale_share": 0.1})
+    plan.learn(one)
+    bounds = [plan.closed_by(FINAL, at(3600 - plan.grace_s - share * least_s), one) for share in (1.09, 1.11)]
+
+    assert bounds == ["hours", None]
 
 
 def test_a_final_planned_too_short_that_trained_in_full_is_a_full_one() -> None:

@@ -515,8 +515,8 @@ class SearchController:
         assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
         self._enforcer.start_trial(trial)
-        is_shortened = not is_search and trial.proposal.fidelity is not None
-        left_s = self._enforcer.training_left_s(stage) if is_shortened else None
+        parent = None if trial.proposal.fidelity is None else self._parent_in_plan(trial)
+        left_s = None if parent is None else self._enforcer.training_left_s(stage, parent)
         train_until = None if left_s is None else time.time() + left_s
         self._executor.submit(replace(assignment, n_slots=n_slots, train_until=train_until))
 

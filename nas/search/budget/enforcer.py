@@ -149,9 +149,9 @@ class BudgetEnforcer:
         """Returns whether there is time for a full training on one slot."""
         return self._planner.is_unlimited or self._planner.fits_in_full(stage, self._spent(), parent)
 
-    def training_left_s(self, stage: Stage) -> float | None:
+    def training_left_s(self, stage: Stage, parent: Trial) -> float | None:
         """Returns ``StagePlanner.training_left_s``; None: any number."""
-        return None if self._planner.is_unlimited else self._planner.training_left_s(stage, self._spent())
+        return None if self._planner.is_unlimited else self._planner.training_left_s(stage, self._spent(), parent)
 
     def n_full(self, stage: Stage, parent: Trial) -> int | None:
         """Returns ``StagePlanner.n_full``; None: it does not matter."""

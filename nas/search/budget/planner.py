@@ -53,9 +53,11 @@ THREADS_GAIN = 0.6
 LEAST_FINAL = 3.0
 """The shortest time for a shortened final, as a multiple of the shortest search trial."""
 LAST_SCORE_S, LAST_SCORE_SHARE, LAST_SCORE_MAX_S = 1.0, 0.04, 60.0
+LAST_SCORE_LEAST_SHARE = 0.5
 """The time between a shortened training and the deadline, for the last score.
 
-It is some seconds and a share of the time left, within the limit.
+It is some seconds and a share of the time left, within the limit. Beyond the seconds it is at most a share of the
+final's least duration. So no other final starts in the rest of it.
 """
 RECOUNT = 1.05
 """The growth of the number of trials after which finalists are counted again, which is slow."""
@@ -237,12 +239,18 @@ class StagePlanner:
         """Returns whether there is time for a full training of a parent's point on one slot."""
         return self.share_that_fits(stage, spent, parent) in (None, 1.0)
 
-    def training_left_s(self, stage: Stage, spent: Usage) -> float | None:
-        """Returns the seconds until a shortened training should end; None: they are not limited."""
+    def training_left_s(self, stage: Stage, spent: Usage, parent: Trial) -> float | None:
+        """Returns the seconds until a shortened training of a parent's point should end.
+
+        None: they are not limited.
+        """
         if not self._shortens:
             return None
         left_s = self._left_s(stage, spent, "hours")
-        return max(0.0, left_s - min(LAST_SCORE_S + LAST_SCORE_SHARE * left_s, LAST_SCORE_MAX_S))
+        score_s = min(LAST_SCORE_S + LAST_SCORE_SHARE * left_s, LAST_SCORE_MAX_S)
+        if (least_s := self._least_s(stage, parent)) > 0:
+            score_s = min(score_s, max(LAST_SCORE_S, LAST_SCORE_LEAST_SHARE * least_s))
+        return max(0.0, left_s - score_s)
 
     def n_full(self, stage: Stage, spent: Usage, parent: Trial) -> int | None:
         """Returns the number of full trainings that fit; None: it does not matter.
@@ -261,9 +269,9 @@ class StagePlanner:
         return full if full is not None and full.training_s > 0 else None
 
     def _least_s(self, stage: Stage, parent: Trial) -> float:
-        """Returns the least duration of a shortened final, with the threads of all slots."""
+        """Returns the least duration of a shortened final with all slots' threads; 0: unknown."""
         full = self._full(stage, parent)
-        return 0.0 if full is None else full.setup_s + full.least_s / self._speedup(self._slots)
+        return 0.0 if full is None or not full.least_s else full.setup_s + full.least_s / self._speedup(self._slots)
 
     def _speedup(self, n_slots: int) -> float:
         return 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1.0

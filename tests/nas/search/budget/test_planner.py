@@ -57,12 +57,24 @@ def test_a_measured_final_corrects_the_length_of_the_next(share: float) -> None:
 
 def test_a_shortened_final_may_train_for_the_time_left() -> None:
     """That is less the time for its last score and its stop; other problems have no limit."""
-    plan = shortening()
+    plan, one = shortening(), searched(0, 200.0)
+    plan.learn(one)
 
-    assert plan.training_left_s(FINAL, at(3600 - 100)) == pytest.approx(0.96 * (100 - plan.grace_s) - 1)
-    assert plan.training_left_s(FINAL, at(0)) == pytest.approx(3600 - plan.grace_s - 60)
-    assert plan.training_left_s(FINAL, at(3600)) == 0
-    assert planner().training_left_s(FINAL, at(0)) is None
+    assert plan.training_left_s(FINAL, at(3600 - 100), one) == pytest.approx(0.96 * (100 - plan.grace_s) - 1)
+    assert plan.training_left_s(FINAL, at(0), one) == pytest.approx(3600 - plan.grace_s - 60)
+    assert plan.training_left_s(FINAL, at(3600), one) == 0
+    assert planner().training_left_s(FINAL, at(0), one) is None
+
+
+def test_no_other_final_fits_into_the_time_for_the_last_score() -> None:
+    """That time is at most half of the final's least duration, and no less than a second."""
+    plan, short, shortest = shortening(), searched(0, 20.0), searched(1, 0.5)
+    plan.learn(short)
+    plan.learn(shortest)
+
+    assert plan.training_left_s(FINAL, at(0), short) == pytest.approx(3600 - plan.grace_s - 10)
+    assert plan.training_left_s(FINAL, at(0), shortest) == pytest.approx(3600 - plan.grace_s - 1)
+    assert plan.closed_by(FINAL, at(3600 - plan.grace_s - 10), short) == "hours"
 
 
 def test_a_final_shorter_than_its_search_trial_corrects_nothing() -> None:

@@ -156,7 +156,7 @@ class Ranking:
         """
         in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None and not t.reached_deadline]
         taken = {t.parents[0] for t in in_stage if not (t.is_shortened and fits_in_full(trials[t.parents[0]]))}
-        return [t for t in self._finalists(trials, stage) if t.number not in taken]
+        return [t for t in self.finalists(trials, stage) if t.number not in taken]
 
     def n_trials_by_stage(self, n_trials: int | None) -> dict[str, int | None]:
         """Returns the number of trials per stage, if ``n_trials`` of the search stage get a score.
@@ -182,7 +182,7 @@ class Ranking:
         for stage in self.plan.later:
             has_any = any(t.stage == stage.name for t in trials)
             left = self.next_finalists(trials, stage, fits_in_full=lambda finalist: True)
-            n_trained = len(self._finalists(trials, stage)) - len(left) if has_any else 0
+            n_trained = len(self.finalists(trials, stage)) - len(left) if has_any else 0
             found[stage.name] = max(1, (n_by_stage[stage.name] or 0) - n_trained)
         return found
 
@@ -206,7 +206,7 @@ class Ranking:
         """Returns trials whose weights must stay: finalists, tested trials, the best of the search stage."""
         ranked = _of_stage(trials, self.plan.search).ranked(self.metrics[0])
         best = [trial for group in comparable(ranked, shared_epochs(trials))[:1] for trial in group[:1]]
-        chosen = (trial for stage in self.plan.later for trial in self._finalists(trials, stage))
+        chosen = (trial for stage in self.plan.later for trial in self.finalists(trials, stage))
         return frozenset(t.number for t in (*chosen, *self.tested(trials), *best))
 
     def n_finalists_of(self, trials: Sequence[Trial], stage: Stage) -> int:
@@ -225,7 +225,7 @@ class Ranking:
             best_of.setdefault(point_key(trial.point), trial)
         return best_of
 
-    def _finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
+    def finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
         """Returns the best trials of the previous stage, without those whose retraining ended without a score."""
         best_of = self._best_of(trials, stage)
         in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None]

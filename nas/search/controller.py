@@ -160,6 +160,8 @@ class SearchController:
         self._collector = collector
         metric = None if tuner is None else tuner.metrics[0]
         self._donors = DonorResolver(self.trials, settings.on_missing_weights, other_search_checkpoint, metric)
+        self._held: frozenset[int] = frozenset()
+        """Waiting trials that do not start for now."""
         self._waiting: list[int] = [t.number for t in self.trials if not t.is_finished]
         self._check_recorded(map(self.trials.__getitem__, self._waiting))
         check_suggested(self.trials, space, records)
@@ -421,6 +423,20 @@ class SearchController:
             elif (len(self.trials), len(self._waiting)) == before:  # else a submitted one failed at once
                 return not remaining and not any(True for _ in self._waiting_in(stage))
 
+    def hold_back(self, stage: Stage, finalists: Iterable[Trial]) -> bool:
+        """Holds waiting trials of a later stage back, except retries and those of finalists.
+
+        Returns whether there are any. ``train_finalists`` does not start them until ``release_held`` is called.
+        """
+        parents = {trial.number for trial in finalists}
+        waiting = [t for t in self._waiting_in(stage) if t.more_epochs is None and t.retry_of is None]
+        self._held = frozenset(trial.number for trial in waiting if trial.parents[0] not in parents)
+        return bool(self._held)
+
+    def release_held(self) -> None:
+        """Lets all waiting trials start."""
+        self._held = frozenset()
+
     def fits_in_full(self, stage: Stage, finalist: Trial) -> bool:
         """Returns whether there is time to retrain a finalist in full, on one slot."""
         return self._enforcer.fits_in_full(stage, finalist)
@@ -448,8 +464,9 @@ class SearchController:
     # ---- submitting trials
 
     def _waiting_in(self, stage: Stage) -> Iterator[Trial]:
-        """Yields the waiting trials of a stage, in the order of the queue."""
-        return (trial for trial in map(self.trials.__getitem__, self._waiting) if trial.stage == stage.name)
+        """Yields the stage's waiting trials that are not held back, in the order of the queue."""
+        numbers = (number for number in self._waiting if number not in self._held)
+        return (trial for trial in map(self.trials.__getitem__, numbers) if trial.stage == stage.name)
 
     def _parent_in_plan(self, trial: Trial) -> Trial | None:
         """Returns the trial that a trial of a later stage retrains, or None."""

@@ -454,6 +454,9 @@ class SearchPipeline:
     def _run_later_stages(self, controller: SearchController) -> None:
         for stage in self.prepared.plan.later:
             n_trials = self.ranking.n_finalists_of(controller.trials, stage)
+            holds = self.budget.is_timed and controller.hold_back(
+                stage, self.ranking.finalists(controller.trials, stage)
+            )
             # Unfinished ones of earlier sessions; with hours, their lengths were chosen for the threads of all slots.
             controller.train_finalists(stage, [], n_trials=1 if self.budget.is_timed else n_trials)
             while chosen := self._next_finalists(controller, stage):
@@ -462,6 +465,9 @@ class SearchPipeline:
                     chosen, n_trials = chosen[:n_that_fit], n_that_fit
                 if not controller.train_finalists(stage, chosen, n_trials=n_trials):
                     break
+            if holds:
+                controller.release_held()
+                controller.train_finalists(stage, [], n_trials=1)
 
     def _next_finalists(self, controller: SearchController, stage: Stage) -> list[Trial]:
         return self.ranking.next_finalists(controller.trials, stage, partial(controller.fits_in_full, stage))

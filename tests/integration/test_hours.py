@@ -566,6 +566,21 @@ def test_a_final_that_takes_longer_than_estimated_ends_in_time(ratio: float) -> 
     assert summary.winner == final
 
 
+def test_an_unfinished_final_of_an_earlier_session_comes_after_the_finalists() -> None:
+    """More hours find a better point, which is trained in full; the earlier final would have taken most of its time."""
+    paper = timed(0.15, finalists=1)
+    with pytest.raises(SearchInterruptedError):
+        paper.run(stop_after=1)
+    [earlier] = [t for t in paper.pipeline().summary().lineage if t.stage == "final"]
+    summary = paper.run(Budget(hours=0.3))
+    [final] = [t for t in summary.lineage if t.stage == "final" and t.state == State.COMPLETE]
+
+    assert earlier.state == State.WAITING
+    assert final.parents != earlier.parents
+    assert not final.is_shortened
+    assert summary.winner == final
+
+
 def test_shortened_finals_wait_for_the_last_trials_of_the_search() -> None:
     """In six minutes no trial of three slots is stopped, and the final has half of the time."""
     problem = Spec.of(TimedProblem, seconds=60.0, spread=0.3, ratio=50.0, declared=50.0)

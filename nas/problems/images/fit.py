@@ -99,7 +99,7 @@ def fit(
     if run.device == "cpu":
         keep_freed_memory()
     n_batches = recipe.n_batches(len(images))
-    n_least = recipe.n_epochs_early * n_batches
+    n_least = min(recipe.n_epochs_early, recipe.n_epochs) * n_batches
     n_epochs = math.ceil(n_steps / n_batches)
     shuffling = torch.Generator().manual_seed(run.seed)
     rounding = precision_of(recipe.precision, run.device)

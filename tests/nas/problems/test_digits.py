@@ -214,6 +214,15 @@ def test_a_training_without_time_has_not_ended(problem: DigitsProblem, make_run:
     assert run.shares["epochs_share"] < 1 / 60
 
 
+def test_a_training_in_full_has_ended_if_early_epochs_are_more(train: Train) -> None:
+    """EARLY_STOP trains at most all epochs, so after them a training without time is complete."""
+    problem = DigitsProblem()
+    problem.recipe = replace(problem.recipe, n_epochs=1, n_epochs_early=2)
+    trained = train(problem, POINT, train_for_s=0.0, channel=DeadlineChannel(0.0))
+
+    assert trained.run.shares["epochs_share"] == 1
+
+
 def test_enough_time_changes_no_bit(train: Train) -> None:
     """A training that ends before its time is the same as one without a limit."""
     problem = DigitsProblem()

@@ -17,6 +17,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
+from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.graph_recipes import MAX_FLOPS, graph_recipe, image_graphs
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
@@ -25,6 +26,8 @@ from nas.storage.remote_file import check_file, checked_options, read_file
 HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REMEDY = f"Download {HOME} and set problem.data_file=FILE"
 _SHAPE = (3, 32, 32)
+AUGMENTATION = Augmentation(flip=True, shift=4, erase=8)
+"""Shifts as in He et al. 2016 (arXiv:1512.03385), and squares of half the published side, for small networks."""
 _PARTS = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
 
 
@@ -81,7 +84,7 @@ class Cifar10Problem(ImageProblem):
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
         self.space = image_graphs(self.image_shape, max_flops, max_activations)
-        self.recipe = graph_recipe(n_epochs, precision)
+        self.recipe = graph_recipe(n_epochs, precision, AUGMENTATION)
         check_file("problem.data_file", data_file, self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:

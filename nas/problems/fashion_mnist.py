@@ -11,6 +11,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.validation import check_bool, check_choice, check_int, check_seed
 from nas.inheritance.rules import Rules
+from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.fit import Recipe
 from nas.problems.images.graph_recipes import MAX_FLOPS, graph_recipe, image_graphs
 from nas.problems.images.idx import read_idx
@@ -136,7 +137,7 @@ class FashionMnistProblem(ImageProblem):
         if is_graph:
             self.space = image_graphs(self.image_shape, max_flops, max_activations)
             self.policies = self.policies - {Policy.DOWNSCALE}
-            self.recipe = graph_recipe(n_epochs, precision, flip=flip)
+            self.recipe = graph_recipe(n_epochs, precision, Augmentation(flip=flip, shift=1, erase=0))
         else:
             self.space = BLOCKS
             self.recipe = Recipe(

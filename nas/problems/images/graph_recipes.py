@@ -74,8 +74,8 @@ def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = Non
     return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 
 
-def graph_recipe(n_epochs: int, precision: str, *, flip: bool = True) -> Recipe:
-    """Returns the training settings of such networks; with ``flip``, images are mirrored at random.
+def graph_recipe(n_epochs: int, precision: str, augmentation: Augmentation) -> Recipe:
+    """Returns the training settings of such networks.
 
     Raises:
         ConfigurationError: the precision is unknown.
@@ -86,6 +86,6 @@ def graph_recipe(n_epochs: int, precision: str, *, flip: bool = True) -> Recipe:
         n_train_downscaled=None,
         n_validation_quick=5_000,
         batch_size=128,
-        augmentation=Augmentation(flip=flip, shift=1, erase=0),
+        augmentation=augmentation,
         precision=checked_precision(precision),
     )

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,15 @@ class Collection:
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
         try:
             lease = SearchLease(self.records, settings=settings, notify=tell)
+            try:
+                trials, _ = self.records.load()
+                stored = self.records.files.walk()
+                collector = self._collector(lease.number, grace_s)
+                plan = collector.plan(trials, self._inheritable(trials), stored)
+                collector.collect(plan)
+            finally:
+                with suppress(StorageError):  # the next session sees that this process has ended
+                    lease.close()
         except StorageError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in DISK_FULL:
@@ -99,14 +109,6 @@ class Collection:
                     f"{error}. A collection first writes a few kB of records. Free 64 kB and run it again."
                 ) from error
             raise
-        try:
-            trials, _ = self.records.load()
-            stored = self.records.files.walk()
-            collector = self._collector(lease.number, grace_s)
-            plan = collector.plan(trials, self._inheritable(trials), stored)
-            collector.collect(plan)
-        finally:
-            lease.close()
         self._show(plan, stored, dry=False)
 
     def _collector(self, session: int, grace_s: float) -> GarbageCollector:
@@ -114,9 +116,10 @@ class Collection:
         from nas.inheritance.donors.other_searches import donors_for_other_searches
         from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 
+        by = None if self.tuner is None else self.tuner.ranked
         settings = CollectorSettings(
             metrics=self.metrics,
-            finalists=Ranking(self.plan, self.metrics, self.n_finalists, export=self.export).weights_to_keep,
+            finalists=Ranking(self.plan, self.metrics, self.n_finalists, by, self.export).weights_to_keep,
             other_searches=lambda: donors_for_other_searches(self.records),
             uses_ancestors=self.identity["on_missing_weights"] == "ancestor",
             session=session,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.supernet import is_epoch
-from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, text_of, traceback_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
@@ -167,14 +169,21 @@ class TrialRuntime:
 
     @contextmanager
     def _problem_code(self) -> Iterator[None]:
-        """Restores the process after the problem's code, before the result is recorded."""
+        """Restores the process after the problem's code, before the result is recorded.
+
+        A child that the code forked ends here, since the result is its parent's.
+        """
+        pid = os.getpid()
         try:
             yield
         except BaseException as error:
-            raise_ctrl_c(error)
-            self.note_error(error)
+            if os.getpid() == pid:
+                raise_ctrl_c(error)
+                self.note_error(error)
             raise
         finally:
+            if os.getpid() != pid:
+                _end_forked_child(sys.exception())
             self.restore_process()
 
     def note_error(self, error: BaseException) -> None:
@@ -294,3 +303,13 @@ class TrialRuntime:
                 return export(self.problem, run, trial, self.files)
         finally:
             run.close()
+
+
+def _end_forked_child(error: BaseException | None) -> NoReturn:
+    """Ends this process without the handlers that it inherited."""
+    if error is not None and not isinstance(error, SystemExit):
+        print(traceback_of(error), end="", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0 if error is None else 1)

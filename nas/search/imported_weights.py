@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from typing import ClassVar, final
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, StorageError
+from nas.core.errors import ConfigurationError, SearchBusyError, StorageError
 from nas.core.metric import Metric
 from nas.core.policy import PolicyPlan
 from nas.core.spec import Spec
@@ -22,6 +23,9 @@ from nas.storage.records import Records
 from nas.storage.remote_file import read_file
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
+
+RETRY_S = 0.2
+"""The pause between looks at the import of another command."""
 
 
 @final
@@ -91,10 +95,23 @@ def import_weights(records: Records, init: SearchInit) -> None:
         return
     name = init.weights.rpartition(":")[0]
     own = Records(records.files.sibling(name))
-    if (found := own.finished_trial(0)) is not None and found.checkpoint is not None:
-        return
+    while (found := own.finished_trial(0)) is None or found.checkpoint is None:
+        try:
+            return _import(own, init.file, name)
+        except SearchBusyError:  # another command imports the same file
+            time.sleep(RETRY_S)
+
+
+def _import(own: Records, file: str, name: str) -> None:
+    """Runs the search that imports a file.
+
+    Raises:
+        ConfigurationError: the file holds no safetensors.
+        SearchBusyError: another command runs it.
+        StorageError: the storage failed.
+    """
     search = Search(
-        problem=Spec(f"{__name__}.{WeightsFileProblem.__name__}", {"file": init.file, "name": name}),
+        problem=Spec(f"{__name__}.{WeightsFileProblem.__name__}", {"file": file, "name": name}),
         tuner=Spec("nas.tuners.random.RandomTuner"),
         plan=PolicyPlan.from_stages([{"name": "search", "policies": []}]),
     )
@@ -103,5 +120,5 @@ def import_weights(records: Records, init: SearchInit) -> None:
     run_session(SearchPipeline(prepared, own, Budget(trials=1), finalists=1))
     trial = own.finished_trial(0)
     if trial is None or trial.state is not State.COMPLETE:
-        error = "" if trial is None else (trial.error or "").strip().splitlines()[-1]
-        raise ConfigurationError(f"init.weights={init.file}: must be a file of safetensors: {error}")
+        error = "" if trial is None else (trial.error or "").strip().rpartition("\n")[2]
+        raise ConfigurationError(f"init.weights={file}: must be a file of safetensors: {error}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,13 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.executors.events import Event, Notice
 from nas.search.definition import Search
-from nas.search.identity import claim_identity, open_records
+from nas.search.identity import claim_identity
 from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline, run_session
 from nas.search.search_init import SearchInit
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 
@@ -138,6 +141,22 @@ def test_first_trials_inherit_from_a_file(tmp_path: Path) -> None:
     assert {trial.donor for trial in trials[5:]} <= {trial.number for trial in trials}
     assert len(found.lineage) == 10
     assert sorted(path.name.partition("-")[0] for path in (tmp_path / "root").iterdir()) == ["filled", "weights"]
+
+
+def test_searches_that_start_at_once_share_an_import(tmp_path: Path) -> None:
+    """One of them imports the file, and the others wait for it."""
+    save_file(WEIGHTS, tmp_path / "w.safetensors")
+    init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
+    begin = threading.Barrier(3)
+
+    def searched(seed: int) -> set[object]:
+        begin.wait()
+        wanted = search("random.RandomTuner", init, seed=seed)
+        found = run_search(wanted, root=str(tmp_path / "root"), budget=Budget(trials=1), finalists=1)
+        return {trial.donor for trial in found.lineage if trial.stage == "search"}
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(searched, range(3))) == [{init.weights}] * 3
 
 
 def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
@@ -277,7 +296,7 @@ class LazyProblem(FilledProblem):
 def test_warnings_are_told_once(tmp_path: Path) -> None:
     """Warnings about the problem's code are notices: of export before the first trial, others after the first one."""
     prepared = replace(search("random.RandomTuner", SearchInit()), problem=Spec.of(LazyProblem)).build()
-    records = open_records(open_root(str(tmp_path)).subfolder("search"))
+    records = Records(open_root(str(tmp_path)).subfolder("search"))
     claim_identity(records, prepared)
     events: list[Event] = []
 
@@ -309,7 +328,7 @@ def test_weights_that_do_not_fit_are_reported(
     save_file(tensors, tmp_path / "w.safetensors")
     init = SearchInit.read(None, str(tmp_path / "w.safetensors"))
     prepared = replace(search("random.RandomTuner", init), problem=Spec.of(kind)).build()
-    records = open_records(open_root(str(tmp_path / "root")).subfolder("search"))
+    records = Records(open_root(str(tmp_path / "root")).subfolder("search"))
     claim_identity(records, prepared)
     import_weights(records, init)
     events: list[Event] = []

@@ -6,9 +6,10 @@ is in the trial's logs.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ METRICS_BYTES = 600
 STATIC_METRICS_BYTES = 300
 ERROR_BYTES = 1_400
 NOT_COPIED_BYTES = 500
+WARNINGS_BYTES = 600
 REPLACED_BYTES = 300
 SUGGESTED_BYTES = 600
 """Bytes of the points that a trial suggests; more is an error."""
@@ -39,13 +41,15 @@ def json_size(value: object) -> int:
 
 
 def shorten(trial: Trial) -> Trial:
-    """Returns the trial with its metrics, error and inheritance report cut to the limits.
+    """Returns the trial with its metrics, error, warnings and inheritance report cut to the limits.
 
-    The first metrics and tensors are kept, and the end of the error. A curve keeps equally spaced reports.
+    The first metrics, warnings and tensors are kept, and the end of the error. A curve keeps equally spaced reports.
     ``n_unlisted`` counts the tensors left out.
     """
     lists: dict[str, Any] = {key: trial.inheritance[key] for key in _LISTS if key in trial.inheritance}
     inheritance = {**trial.inheritance, **{key: {} for key in lists}, "n_unlisted": 10**9}
+    if "warnings" in inheritance:
+        inheritance["warnings"] = _first_texts(inheritance["warnings"], WARNINGS_BYTES)
     bare = replace(trial, static_metrics={}, metrics={}, curve=(), error=None, returned=None, inheritance=inheritance)
     room = RECORD_BYTES - json_size(bare.result_record())
     metrics = _first(trial.metrics, METRICS_BYTES)
@@ -71,6 +75,12 @@ def _thinned(curve: Curve) -> Curve:
     n_bytes = json_size([*curve]) if len(curve) > 1000 else 0
     every = max(math.ceil(n_values / CURVE_VALUES), math.ceil(n_bytes / CURVE_BYTES), 1)
     return curve[(len(curve) - 1) % every :: every] if curve else curve
+
+
+def _first_texts(texts: Sequence[str], limit: int) -> list[str]:
+    """Returns the first texts that fit into a number of bytes."""
+    sizes = itertools.accumulate(json_size(text) + 1 for text in texts)
+    return [text for text, size in zip(texts, sizes, strict=True) if size <= limit]
 
 
 def _first(entries: Mapping[str, V], limit: int) -> dict[str, V]:

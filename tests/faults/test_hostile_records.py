@@ -24,7 +24,7 @@ from nas.core.trial import Proposal, Trial
 from nas.search.definition import Search
 from nas.storage.open import open_root
 from nas.storage.record_format import decode_record, encode_record
-from nas.storage.record_size import shorten
+from nas.storage.record_size import RECORD_BYTES, json_size, shorten
 from nas.storage.records import Records
 from nas.training.trial_run import TrialRun
 from tests.support.hostile_search import KINDS, HostileSearch
@@ -182,6 +182,18 @@ def test_long_curves_are_thinned() -> None:
     assert kept[-1] == curve[-1]
     assert {after[0] - before[0] for before, after in itertools.pairwise(kept)} == {3}
     assert decode_record(encode_record({"curve": [*kept]}))
+
+
+def test_many_warnings_leave_room_for_the_error() -> None:
+    """The first warnings are kept beside the whole end of an error."""
+    warnings = [f"{number} " + "w" * 390 for number in range(500)]
+    inheritance = {"warnings": warnings, "not_copied": {f"layer{n}": "no donor has this name" for n in range(100)}}
+    trial = Trial(number=0, index=0, proposal=Proposal(point={}), inheritance=inheritance, error="the true reason")
+    kept = shorten(trial)
+
+    assert kept.error == "the true reason"
+    assert kept.inheritance["warnings"] == warnings[:1]
+    assert json_size(kept.result_record()) <= RECORD_BYTES
 
 
 def test_absurd_attempt_numbers_take_little_memory(search: HostileSearch) -> None:

@@ -331,7 +331,12 @@ def _check_declared(problem: Problem, target: str) -> None:
             f"problem {target}: metrics={short_repr(metrics)}: must be a tuple of nas.Metric. "
             'Write metrics = (Metric("accuracy"),)'
         )
-    if taken := _REPORT_PARAMETERS & {metric.name for metric in metrics}:
+    names = [metric.name for metric in metrics]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ConfigurationError(
+            f"problem {target}: metrics: must have different names, but {twice[0]} is there twice. Choose another name"
+        )
+    if taken := _REPORT_PARAMETERS & {*names}:
         raise ConfigurationError(
             f"problem {target}: metrics: must have no name of a parameter of run.report ({', '.join(sorted(taken))}). "
             "Choose another name"

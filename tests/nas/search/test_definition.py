@@ -280,6 +280,10 @@ class TestRefusals:
             ),
             ({"problem": Spec.of(Declaring, metrics=Metric("accuracy"))}, r"metrics=Metric.*: must be a tuple of nas"),
             (
+                {"problem": Spec.of(Declaring, metrics=(Metric("a"), Metric("a", "minimize")))},
+                "metrics: must have different names, but a is there twice. Choose another name",
+            ),
+            (
                 {"problem": Spec.of(Declaring, metrics=(Metric("step"),))},
                 r"metrics: must have no name of a parameter of run.report \(step\). Choose another name",
             ),

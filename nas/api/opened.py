@@ -15,13 +15,14 @@ from nas.core.ranking import Export
 from nas.core.spec import spec_of
 from nas.core.validation import check_int
 from nas.search.definition import PreparedSearch, Search, read_code, read_retry
-from nas.search.identity import claim_identity, open_records
+from nas.search.identity import claim_identity
 from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
 from nas.tuners.base import Tuner
@@ -122,8 +123,9 @@ def open_pipeline(
     prepared = search.build(is_loop=is_loop)
     budget = _budget_of(options.budget)
     prepared.check_budget(budget)
-    files = open_root(options.root, options.options).subfolder(check_new_name(options.name or prepared.default_name))
-    records = open_records(files)
+    name = prepared.default_name if options.name is None else options.name
+    files = open_root(options.root, options.options).subfolder(check_new_name(name))
+    records = Records(files)
     pipeline = SearchPipeline(
         prepared,
         records,
@@ -136,12 +138,15 @@ def open_pipeline(
     if budget.gpu_hours is not None:
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU: run_search trains on the CPU")
     check(prepared, files)
+    if records.header() is None:
+        files.check_writable()
     claim_identity(records, prepared)
     retries = retries_failed and bool(pipeline.failed())
     end = None if retries else pipeline.ended_by()
     is_finished = end is not None
     code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)
     if not is_finished:
+        files.check_writable()
         import_weights(records, search.init)
     return OpenedSearch(pipeline, code, end, retries)
 

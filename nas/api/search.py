@@ -103,12 +103,30 @@ def run_search(
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
-        with _observed(opened.pipeline, progress) as observe:
+        with _observed(opened.pipeline, progress) as observe, _kept_torch_state(kind):
             run_session(
                 opened.pipeline, runner=kind, code=opened.code, options=options, retries=opened.retries,
                 observe=observe, callbacks=callbacks,
             )  # fmt: skip
     return Results.read(files)
+
+
+@contextmanager
+def _kept_torch_state(runner: Runner) -> Iterator[None]:
+    """Restores the caller's random generators and number of torch threads, which trials in this process set."""
+    if runner == "processes":
+        yield
+        return
+    import torch
+
+    from nas.training.seeds import random_state, set_random_state
+
+    state, n_threads = random_state(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+        torch.set_num_threads(n_threads)
 
 
 def _runner_of(runner: str | None, search: Search) -> Runner:

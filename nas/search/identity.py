@@ -8,18 +8,11 @@ from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageError
 from nas.search.definition import PreparedSearch, compared
-from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from nas.training.data_digest import NO_FILE
 
 _MAX_SHOWN = 200
 """Characters of a value in an error."""
-
-
-def open_records(files: BlobStore) -> Records:
-    """Returns the records of a search's folder, after a write test."""
-    files.check_writable()
-    return Records(files)
 
 
 def claim_identity(records: Records, prepared: PreparedSearch) -> None:

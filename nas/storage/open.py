@@ -44,7 +44,7 @@ def open_root(
 
         return ObjectBlobStore(url, options or {}, retry_s=RETRY_S if retry_s is None else retry_s)
     folder = os.path.expanduser(rest if separator else url)
-    if not folder or (separator and not folder.startswith("/")):
+    if not folder or "\0" in folder or (separator and not folder.startswith("/")):
         raise ConfigurationError(f"storage.root={url!r}: must name a folder. Use a path or file:///absolute/path.")
     if options:
         keys = ", ".join(sorted(options))

@@ -20,7 +20,7 @@ from nas.executors.events import Event, StopRequested
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings
-from nas.search.identity import claim_identity, open_records
+from nas.search.identity import claim_identity
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
 from nas.storage.open import open_root
@@ -108,7 +108,7 @@ class ExperimentFolder:
         experiment = read_experiment(self.write(**fields))
         name, search = nni_search(experiment, name="mine", parents=self.parents, wait_timeout_s=self.wait_timeout_s)
         files = open_root(str(self.folder / "root")).subfolder(name)
-        records = open_records(files)
+        records = Records(files)
         built = search.build()
         claim_identity(records, built)
         pipeline = SearchPipeline(built, records, nni_budget(experiment))

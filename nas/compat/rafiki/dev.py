@@ -26,7 +26,7 @@ from nas.core.trial import State, Trial
 from nas.core.validation import closest_names
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
-from nas.search.identity import claim_identity, open_records
+from nas.search.identity import claim_identity
 from nas.search.pipeline import SearchPipeline, run_session
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
@@ -160,7 +160,8 @@ class _SearchRun:
         built = search.build()
         assert isinstance(built.problem, RafikiProblem)
         self.problem = built.problem
-        self.records: Records = open_records(files)
+        files.check_writable()
+        self.records = Records(files)
         claim_identity(self.records, built)
         pipeline = SearchPipeline(built, self.records, _budget(limits), finalists=1)
         run_session(pipeline, device=_device(limits.get("GPU_COUNT", 0)), observe=self._print)
@@ -193,7 +194,7 @@ class _SearchRun:
             print(f"trial {trial.number} ({trial.stage}): {clean(self.knobs(trial))}")
             print(clean(self.records.log(trial.number)), end="")
             if trial.state is State.FAILED:
-                why = (trial.error or f"{trial.reason}").strip().splitlines()[-1]
+                why = ((trial.error or "").strip() or f"{trial.reason}").splitlines()[-1]
                 raise TemplateFailedError(f"trial {trial.number} failed: {why}")
             print(f"score: {number_text(trial.metrics['score'])}" if trial.metrics else "no score")
 

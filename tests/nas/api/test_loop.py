@@ -35,11 +35,11 @@ from nas import (
 )
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.policy import PolicyPlan, Stage
-from nas.search.identity import open_records
 from nas.search.lease import SearchLease
 from nas.search.more_epochs import MoreEpochs
 from nas.search.pipeline import SearchPipeline, run_session
 from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.storage.sessions import last_export
 from nas.tuners.base import WAIT
 from nas.tuners.evolution import EvolutionTuner
@@ -148,7 +148,7 @@ def test_loop_has_a_log_folder_and_an_export(tmp_path: Path) -> None:
         assert run.log_dir == tmp_path / "s" / "trial-0000"
         run.finish(score=1.0)
 
-    records = open_records(open_root(root).subfolder("s"))
+    records = Records(open_root(root).subfolder("s"))
     assert last_export(records) == "best"
     for n_trials, given, kept in ((2, None, "best"), (3, "final", "final"), (4, None, "final")):
         with opened(root, budget=n_trials, export=given) as search:
@@ -179,7 +179,7 @@ def test_trial_that_went_on_is_not_counted() -> None:
     root = memory()
     with open_search(plain, root=root, name="s", budget=1) as loop:
         finish(loop.ask())
-    records = open_records(open_root(root).subfolder("s"))
+    records = Records(open_root(root).subfolder("s"))
     more = SearchPipeline(plain.build(is_loop=True), records, Budget(trials=1), more_epochs=MoreEpochs(n_epochs=3))
     run_session(more, train_many=lambda job: [finish(run) for run in job.trials()])
 

@@ -7,21 +7,37 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import torch
 
-from nas import Callback, Int, Metric, ParameterSpace, Problem, Retention, Search, Spec, TrialRun, load, run_search
+from nas import (
+    Callback,
+    Choice,
+    Int,
+    Metric,
+    ParameterSpace,
+    Problem,
+    Retention,
+    Search,
+    Spec,
+    TrialRun,
+    load,
+    run_search,
+)
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
+from nas.search.pipeline import Runner
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
 from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.grid import GridTuner
 from nas.tuners.random import RandomTuner
 from tests.support.problems import InOrderTuner, PlainProblem, ScoreProblem
 
@@ -127,6 +143,84 @@ def script(folder: Path, call: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
+class Forking(Problem):
+    """Forks a child that leaves ``train`` in one of three ways."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"leaves_by": Choice("return", "exit", "error")})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        if (child := os.fork()) == 0:
+            match run.point["leaves_by"]:
+                case "exit":
+                    sys.exit(0)
+                case "error":
+                    raise RuntimeError("in the child")
+            return {"score": 9.0}
+        os.waitpid(child, 0)
+        return {"score": 1.0}
+
+
+class Random(Problem):
+    """Scores a random number."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 99)})
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        return {"score": float(torch.rand(1))}
+
+
+@pytest.mark.parametrize("runner", ["debug", "processes"])
+def test_a_forked_child_gives_no_result(runner: Runner, tmp_path: Path) -> None:
+    """A child that leaves the problem's code ends; the trial has its parent's result."""
+    found = run_search(Forking, tuner=GridTuner, root=str(tmp_path), runner=runner, budget=3, finalists=1)
+
+    assert [trial.metrics for trial in found.lineage if trial.stage == "search"] == [{"score": 1.0}] * 3
+
+
+def test_the_callers_random_numbers_go_on(n_threads: int) -> None:
+    """A search in this process leaves random generators and the number of torch threads as they were."""
+    torch.manual_seed(1)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(1)
+    torch.set_num_threads(n_threads + 1)
+    drawn = []
+    for name in ("a", "b"):
+        run_search(Random, tuner=RandomTuner, root=f"memory://{uuid4().hex}", name=name, budget=1, finalists=1)
+        drawn.append(torch.rand(1).item())
+
+    assert drawn == expected
+    assert torch.get_num_threads() == n_threads + 1
+
+
+def test_a_finished_search_is_read_from_a_root_that_is_read_only(tmp_path: Path) -> None:
+    """The same call returns the results, and more trials are refused."""
+    root = tmp_path / "root"
+    root.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+
+    def searched(n_trials: int) -> int:
+        return len(run_search(ScoreProblem, tuner=RandomTuner, root=root, name="s", budget=n_trials).lineage)
+
+    try:
+        n_trials = searched(2)
+        subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+        assert searched(2) == n_trials
+        with pytest.raises(ConfigurationError, match=r"can't be used: .*Read-only file system"):
+            searched(3)
+    finally:
+        subprocess.run(["umount", "--lazy", root], check=True)
+
+
+@pytest.fixture
+def n_threads() -> Iterator[int]:
+    n = torch.get_num_threads()
+    yield n
+    torch.set_num_threads(n)
+
+
 def test_parts_are_classes_paths_or_specs() -> None:
     """The same search is described by classes, by dotted paths, by specs and by a ``Search``."""
     root, path = memory(), "nas.tuners.random.RandomTuner"
@@ -216,6 +310,8 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
         (Scaled, {"retention": "best:1"}, r"retention='best:1': must be a nas\.Retention"),
         (Scaled, {"name": "a/b"}, "name='a/b': must be 1 to 200 letters.* Choose another name"),
         (Scaled, {"log_dir": 5.5}, "log_dir=5.5: must be a folder, as text"),
+        (Scaled, {"root": "a\0b"}, r"storage.root='a\\x00b': must name a folder"),
+        (Scaled, {"name": ""}, "name=''"),
         (Scaled, {"code": "change"}, "code='change': must be changed, to go on with other code"),
         (changed(Scaled(2), factor=5), {}, r"problem=Scaled\(\.\.\.\): factor must not .* Pass Scaled\(factor=5, "),
         (Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner)), {}, "tuner=.*must not be given with a Search"),

@@ -21,7 +21,6 @@ import pytest
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBusyError
 from nas.core.names import check_name
 from nas.search.host_process import HostProcess
-from nas.search.identity import open_records
 from nas.search.lease import SearchLease, check_free
 from nas.storage.open import open_root
 from nas.storage.record_format import encode_record
@@ -32,11 +31,11 @@ REPOSITORY = Path(__file__).parents[3]
 
 HOLDER = """
 import sys, time
-from nas.search.identity import open_records
+from nas.storage.records import Records
 from nas.search.lease import SearchLease
 from nas.storage.open import open_root
 
-lease = SearchLease(open_records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
+lease = SearchLease(Records(open_root(sys.argv[1])), takeover="takeover" in sys.argv)
 print(lease.number, flush=True)
 time.sleep(60)
 """
@@ -61,7 +60,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
-    return open_records(open_root(str(tmp_path / "root" / "search")))
+    return Records(open_root(str(tmp_path / "root" / "search")))
 
 
 @pytest.fixture

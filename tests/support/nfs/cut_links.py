@@ -25,7 +25,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerPool
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
-from nas.search.identity import claim_identity, open_records
+from nas.search.identity import claim_identity
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
@@ -90,7 +90,7 @@ def drive(root: str, cluster: Cluster) -> None:
     tuner = Spec.of(EvolutionTuner, population_size=2, sample_size=2)
     search = Search(problem=Spec.of(WatchedDigits), tuner=tuner, slots=2)
     prepared = search.build()
-    records = open_records(open_root(root).subfolder(NAME))
+    records = Records(open_root(root).subfolder(NAME))
     pipeline = SearchPipeline(prepared, records, Budget(trials=4), finalists=1)
     claim_identity(records, prepared)
     code = session_code(records, prepared)

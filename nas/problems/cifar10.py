@@ -27,7 +27,7 @@ HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REMEDY = f"Download {HOME} and set problem.data_file=FILE"
 _SHAPE = (3, 32, 32)
 AUGMENTATION = Augmentation(flip=True, shift=4, erase=8)
-"""Shifts as in He et al. 2016 (arXiv:1512.03385), and squares of half the published side, for small networks."""
+"""Shifts as in He et al. 2016 (arXiv:1512.03385); squares of half the published side."""
 _PARTS = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
 
 

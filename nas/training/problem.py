@@ -98,8 +98,8 @@ class Problem(RecordsArguments, ABC):
     shortens_finals: ClassVar[bool] = False
     """Whether finals train for a share of their epochs, as fidelity, if hours are short.
 
-    With GPU-hours they do not. The share is an estimate. To use all time, ``train`` goes on for the full epochs until
-    ``run.time_share`` is 1, and sets ``run.trained_share``.
+    With GPU-hours alone they do not. The share is an estimate. To use all time, ``train`` goes on for the full epochs
+    until ``run.time_share`` is 1, and sets ``run.trained_share``.
     """
     is_apart: ClassVar[bool] = False
     """Whether its trials run in processes of their own and can't end the driver's."""

@@ -501,10 +501,11 @@ def shortened(hours: float, **options: Any) -> Paper:
     return Paper(problem, Budget(hours=hours), PLANS["two_stage"], **options)
 
 
-def timed(hours: float, *, ratio: float = 10.0, **options: Any) -> Paper:
+def timed(hours: float, *, gpu_hours: float | None = None, ratio: float = 10.0, **options: Any) -> Paper:
     """Returns the same search with finals that train until their time is over."""
     problem = Spec.of(TimedProblem, seconds=60.0, ratio=ratio, declared=10.0)
-    return Paper(problem, Budget(hours=hours), PLANS["two_stage"], executor=TimedExecutor, **options)
+    budget = Budget(hours=hours, gpu_hours=gpu_hours)
+    return Paper(problem, budget, PLANS["two_stage"], executor=TimedExecutor, **options)
 
 
 def test_a_final_is_shortened_to_the_time_left() -> None:
@@ -579,6 +580,21 @@ def test_an_unfinished_final_of_an_earlier_session_comes_after_the_finalists() -
     assert final.parents != earlier.parents
     assert not final.is_shortened
     assert summary.winner == final
+
+
+@pytest.mark.parametrize(
+    ("gpu_hours", "slots", "used"), [(10.0, 1, (0.13, 0.15)), (0.1, 1, (0.08, 0.1)), (0.2, 2, (0.16, 0.2))]
+)
+def test_a_final_is_shortened_to_the_gpu_hours_left(gpu_hours: float, slots: int, used: tuple[float, float]) -> None:
+    """If hours are set, too, a final for each slot trains until the first of both is used up."""
+    paper = timed(0.15, gpu_hours=gpu_hours, slots=slots, finalists=slots, workers=Workers(have_gpus=True))
+    summary = paper.run()
+    finals = [t for t in summary.lineage if t.stage == "final"]
+
+    assert [t.state for t in finals] == [State.COMPLETE] * slots
+    assert all(0.1 < t.cost["epochs_share"] < 0.8 for t in finals)
+    assert used[0] <= sum(t.cost["gpu_seconds"] for t in summary.lineage if t.is_finished) / 3600 <= used[1]
+    assert paper.hours <= 0.15
 
 
 def test_shortened_finals_wait_for_the_last_trials_of_the_search() -> None:

@@ -95,7 +95,7 @@ class StagePlanner:
         n_left: Returns the number of trials left to train, by name of the later stage.
         has_selection: Whether tests and an export follow the last stage.
         gpus_per_trial: GPUs of each trial. It divides all GPU time, so that plans count the seconds of trials.
-        shortens: Whether finals are shortened to the hours left, if GPU-hours are not limited.
+        shortens: Whether finals are shortened to the time left, if hours are limited.
         threads_help: Whether a final with the torch threads of idle slots takes less time.
 
     Attributes:
@@ -120,7 +120,7 @@ class StagePlanner:
         self._stops = budget.stops_trials
         self._final_share = budget.final_share
         self._gpus_per_trial = gpus_per_trial
-        self._shortens = shortens and budget.hours is not None and budget.gpu_hours is None
+        self._shortens = shortens and budget.hours is not None
         self._delays_finals = self._shortens and all(stage.share is None for stage in plan.stages)
         self._threads_help = threads_help
         self._total_s: dict[Bound, float] = {}
@@ -229,7 +229,7 @@ class StagePlanner:
         if full is None:
             return None
         training_s = full.training_s / self._speedup(n_slots)
-        left_s = self._left_s(stage, spent, "hours")
+        left_s = self._final_left_s(stage, spent)
         full_s = full.setup_s + training_s
         if MARGIN * full_s <= left_s:
             return None if UNLIMITED_MARGIN * full_s <= left_s else 1.0
@@ -246,7 +246,7 @@ class StagePlanner:
         """
         if not self._shortens:
             return None
-        left_s = self._left_s(stage, spent, "hours")
+        left_s = self._final_left_s(stage, spent)
         score_s = min(LAST_SCORE_S + LAST_SCORE_SHARE * left_s, LAST_SCORE_MAX_S)
         if (least_s := self._least_s(stage, parent)) > 0:
             score_s = min(score_s, max(LAST_SCORE_S, LAST_SCORE_LEAST_SHARE * least_s))
@@ -260,8 +260,19 @@ class StagePlanner:
         full = self._full(stage, parent)
         if full is None:
             return None
-        n_rounds = int(self._left_s(stage, spent, "hours") / (MARGIN * (full.setup_s + full.training_s)))
-        return max(1 if self._threads_help else self._slots, n_rounds * self._slots)
+        full_s = MARGIN * (full.setup_s + full.training_s)
+        n_that_fit = int(self._left_s(stage, spent, "hours") / full_s) * self._slots
+        if "gpu_hours" in self._total_s:
+            n_that_fit = min(n_that_fit, int(self._left_s(stage, spent, "gpu_hours") / full_s))
+        return max(1 if self._threads_help else self._slots, n_that_fit)
+
+    def _final_left_s(self, stage: Stage, spent: Usage) -> float:
+        """Returns the seconds left for a final; those that run at once share the GPU-hours."""
+        left_s = self._left_s(stage, spent, "hours")
+        if "gpu_hours" not in self._total_s:
+            return left_s
+        n_at_once = max(min(self._slots, self._n_left_in(stage)), len(spent.running))
+        return min(left_s, self._left_s(stage, spent, "gpu_hours") / n_at_once)
 
     def _full(self, stage: Stage, parent: Trial) -> FullTraining | None:
         """Returns the estimated duration of a full training, if it may be shortened and is known."""

@@ -14,6 +14,7 @@ A trial that exceeds its own timeout is killed by its worker pool (``nas.executo
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -532,10 +533,18 @@ class SearchController:
         assignment = self._jobs.assignment(trial, resolved.donors, is_search=is_search)
         self._slots.take(slot, trial.number)
         self._enforcer.start_trial(trial)
-        parent = None if trial.proposal.fidelity is None else self._parent_in_plan(trial)
-        left_s = None if parent is None else self._enforcer.training_left_s(stage, parent)
-        train_until = None if left_s is None else time.time() + left_s
-        self._executor.submit(replace(assignment, n_slots=n_slots, train_until=train_until))
+        self._executor.submit(replace(assignment, n_slots=n_slots, train_until=self._train_until(stage, trial)))
+
+    def _train_until(self, stage: Stage, trial: Trial) -> float | None:
+        """Returns the ``time.time`` at which a trial's training should end; None: it follows its policies.
+
+        A final that an earlier session shortened trains in full if there is no limit now.
+        """
+        parent = self._parent_in_plan(trial)
+        if parent is None or trial.proposal.fidelity is None:
+            return None
+        left_s = self._enforcer.training_left_s(stage, parent)
+        return math.inf if left_s is None else time.time() + left_s
 
     def _fail(self, trial: Trial, reason: Reason, error: str) -> None:
         self._add_foreign_result(self._records.commit(trial.fail(reason, error).finish(time.time())))

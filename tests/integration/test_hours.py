@@ -597,6 +597,19 @@ def test_a_final_is_shortened_to_the_gpu_hours_left(gpu_hours: float, slots: int
     assert paper.hours <= 0.15
 
 
+def test_a_waiting_shortened_final_trains_in_full_without_hours() -> None:
+    """A later session without hours does not train the share that an earlier one had planned."""
+    paper = timed(0.15, finalists=1)
+    with pytest.raises(SearchInterruptedError):
+        paper.run(stop_after=1)
+    [final] = [t for t in paper.run(Budget(trials=1)).lineage if t.stage == "final"]
+
+    assert (final.proposal.fidelity or 1.0) < 1
+    assert final.cost["epochs_share"] == 1
+    assert not final.is_shortened
+    assert paper.pipeline(Budget(trials=1)).ended_by() == "trials"
+
+
 def test_shortened_finals_wait_for_the_last_trials_of_the_search() -> None:
     """In six minutes no trial of three slots is stopped, and the final has half of the time."""
     problem = Spec.of(TimedProblem, seconds=60.0, spread=0.3, ratio=50.0, declared=50.0)

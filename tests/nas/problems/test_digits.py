@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -246,6 +247,16 @@ def test_a_clock_that_is_set_does_not_change_the_time_left(
     time.sleep(0.2)
 
     assert 0.005 < run.time_share < 1
+
+
+def test_an_endless_time_trains_in_full(train: Train) -> None:
+    """The fidelity of a training whose end is infinite does not count."""
+    problem = DigitsProblem()
+    problem.recipe = replace(problem.recipe, n_epochs=3)
+    free, endless = train(problem, POINT), train(problem, POINT, fidelity=0.1, train_for_s=math.inf)
+
+    assert endless.run.shares == free.run.shares
+    assert endless.accuracies == free.accuracies
 
 
 def test_a_resumed_training_goes_on_from_its_share_of_the_time(

@@ -22,7 +22,7 @@ from nas.core.spec import Spec
 from nas.core.trial import State
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.search.definition import TWO_STAGE, Search
-from nas.search.pipeline import Runner, run_session
+from nas.search.session import Runner, run_session
 from nas.storage.records import Records
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner

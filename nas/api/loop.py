@@ -24,7 +24,7 @@ from nas.executors.event_queue import POLL_S
 from nas.executors.events import StopRequested
 from nas.executors.executor import Executor
 from nas.search.definition import Search
-from nas.search.pipeline import run_session
+from nas.search.session import run_session
 from nas.storage.maintenance.gc.retention import Retention
 from nas.training.job import Job
 from nas.training.messages import LOG_DIR

@@ -20,7 +20,8 @@ from nas.core.spec import Spec
 from nas.core.validation import check_choice
 from nas.executors.events import Event, Notice
 from nas.search.definition import PreparedSearch, Search
-from nas.search.pipeline import Runner, SearchPipeline, run_session
+from nas.search.pipeline import SearchPipeline
+from nas.search.session import Runner, run_session
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.training.messages import LOG_DIR

@@ -16,8 +16,9 @@ from nas.core.trial import State
 from nas.inheritance.donors.other_searches import other_search_checkpoint
 from nas.search.definition import Search
 from nas.search.identity import claim_identity
-from nas.search.pipeline import SearchPipeline, run_session
+from nas.search.pipeline import SearchPipeline
 from nas.search.search_init import SearchInit
+from nas.search.session import run_session
 from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file

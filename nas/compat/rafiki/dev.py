@@ -27,7 +27,8 @@ from nas.core.validation import closest_names
 from nas.executors.events import Event, Finished
 from nas.search.definition import Search
 from nas.search.identity import claim_identity
-from nas.search.pipeline import SearchPipeline, run_session
+from nas.search.pipeline import SearchPipeline
+from nas.search.session import run_session
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records

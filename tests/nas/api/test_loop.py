@@ -37,7 +37,8 @@ from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.policy import PolicyPlan, Stage
 from nas.search.lease import SearchLease
 from nas.search.more_epochs import MoreEpochs
-from nas.search.pipeline import SearchPipeline, run_session
+from nas.search.pipeline import SearchPipeline
+from nas.search.session import run_session
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import last_export

@@ -32,7 +32,7 @@ from nas import (
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
-from nas.search.pipeline import Runner
+from nas.search.session import Runner
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions

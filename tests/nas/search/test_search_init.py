@@ -25,8 +25,9 @@ from nas.executors.events import Event, Notice
 from nas.search.definition import Search
 from nas.search.identity import claim_identity
 from nas.search.imported_weights import import_weights
-from nas.search.pipeline import SearchPipeline, run_session
+from nas.search.pipeline import SearchPipeline
 from nas.search.search_init import SearchInit
+from nas.search.session import run_session
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records

@@ -1,0 +1,88 @@
+"""A session of a search in the slots of one machine, without Prefect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from nas.callbacks.base import Callback
+from nas.executors.events import Event
+from nas.executors.executor import Executor
+from nas.executors.in_process_pool import InProcessPool
+from nas.executors.local_executor import LocalExecutor
+from nas.executors.pool import WorkerPool
+from nas.executors.process_pool import ProcessPool
+from nas.search.controller import ControllerSettings
+from nas.search.lease import SearchLease
+from nas.search.pipeline import SearchPipeline
+from nas.search.session_code import session_code
+from nas.storage.search_records import code_id
+from nas.training.job import Job
+from nas.training.messages import RuntimeSpec
+
+Runner = Literal["debug", "threads", "processes"]
+
+
+def run_session(
+    pipeline: SearchPipeline,
+    *,
+    runner: Runner = "debug",
+    code: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    retries: bool = False,
+    observe: Callable[[Event], None] = lambda event: None,
+    callbacks: Sequence[Callback] = (),
+    train_many: Callable[[Job], None] | None = None,
+    begun: Callable[[Executor], None] = lambda executor: None,
+) -> None:
+    """Runs a pipeline as a session, without Prefect, in the slots of its search.
+
+    Args:
+        pipeline: The pipeline of a search whose identity is in its records.
+        runner: ``processes``: a worker process for each slot. ``debug`` and ``threads``: in this process.
+        code: The result of ``session_code``; by default it is called.
+        options: The storage options of the search's root.
+        device: The device of trials.
+        retries: Whether FAILED trials run again, as new trials.
+        observe: Called with each event.
+        callbacks: Called after ``observe``.
+        train_many: Trains the trials of a job in place of the problem.
+        begun: Called with the executor when the session has begun.
+    """
+    prepared, records = pipeline.prepared, pipeline.records
+    search = prepared.search
+    code = session_code(records, prepared) if code is None else code
+    lease = SearchLease(records, settings=pipeline.settings(runner, search.slots), code=code)
+    runtime = RuntimeSpec(
+        problem=search.problem,
+        url=records.files.url,
+        options=dict(options or {}),
+        code=prepared.code["problem"],
+        session=lease.number,
+        device=device,
+        n_threads=search.n_threads,
+        has_stopper=search.stopper is not None,
+        jobs_request_trials=prepared.jobs.requests_trials,
+        log_dir=pipeline.log_dir,
+    )
+    pool: WorkerPool
+    if runner == "processes":
+        pool = ProcessPool(runtime, search.slots)
+    else:
+        pool = InProcessPool(runtime, records.files, prepared.problem, train_many=train_many)
+    executor = LocalExecutor(pool, search.slots)
+    try:
+        settings = ControllerSettings(
+            seed=search.seed,
+            budget=pipeline.budget,
+            on_missing_weights=search.on_missing_weights,
+            deterministic=search.deterministic,
+            jobs=prepared.jobs,
+            code=code_id(code["code"]["problem"]),
+        )
+        begun(executor)
+        pipeline.run(executor, lease, settings, retries=retries, observe=observe, callbacks=callbacks)
+    finally:
+        executor.close()
+        lease.close()

@@ -14,14 +14,13 @@ row of docs/headline.csv is one run of a command. Nothing else runs beside it, e
 The arms are the searches ``network_morphism``, ``random`` and ``screened`` on the same space, ``spos``, ``tpe``,
 ``hand`` and ``start``. ``spos`` scores cells with shared weights on images of half the side; finals go on from these
 weights. ``tpe`` is Optuna's sampler with Heirloom's median stopper on chains of blocks, trained by the same code. Each
-trial has a quarter of the epochs of ``hand``. CIFAR-10 has no chains of blocks, so no ``tpe``.
+trial has a quarter of the epochs that fit into the time. CIFAR-10 has no chains of blocks, so no ``tpe``.
 
-``hand`` trains a single hand-made network for the same time. It has five 3x3 convolutions of 32, 32, 64, 64 and 128
-channels with batch-norm. Its number of epochs is computed from a run of two epochs. ``start`` trains the searches'
-largest initial network until the deadline, after a search trial of one epoch.
+``hand`` and ``start`` train one network until the deadline, after a search trial of one epoch: a hand-made one of five
+3x3 convolutions with 32, 32, 64, 64 and 128 channels and batch-norm, or the searches' largest initial network.
 
-Searches without such options plan trials and finals by the hours alone. Rows with other options are of earlier
-versions.
+Searches without such options plan trials and finals by the hours alone. Rows with other options or epochs are of
+earlier versions.
 
 Machines differ in speed by a factor of seven. ``epoch_s`` is the time of an epoch of the hand-made network, in
 ``precision``. So arms are compared only within a seed, and only if machines of one kind ran all arms. If no such rows
@@ -75,16 +74,15 @@ FULL_EPOCHS = 96
 UNTIL_DEADLINE = 100_000
 """The epochs of a full training that always ends by the time."""
 PRUNED_SHARE = 0.25
-"""The epochs of each trial of ``tpe``, as a share of the hand-made network's."""
+"""The epochs of each trial of ``tpe``, as a share of those of the hand-made network that fit into the time."""
 ALONE = ("slots=1", "threads=2")
+"""The options of the arms ``hand`` and ``start``."""
 PRUNED = ("stopper=median", "policy=plain", "problem.space=blocks")
 SHARED = ("policy=warm_final",)
 SAME_TIME = 0.1
 """The greatest difference between the time of a run and the time given, as a share."""
 SAME_KIND = 1.25
 """The greatest ratio of ``epoch_s`` within one kind of machine."""
-RESERVE = 0.97
-"""The hand-made network's share of time for training, without loading, testing and export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +113,9 @@ def options_of(arm: str) -> tuple[str, ...]:
 
 def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
     """Returns the epochs of a full training."""
-    if arm not in ("hand", "tpe"):
-        return UNTIL_DEADLINE if arm == "start" else FULL_EPOCHS
-    n_epochs = 60 * minutes * RESERVE / epoch_s
-    return max(1, int(n_epochs * (PRUNED_SHARE if arm == "tpe" else 1.0)))
+    if arm == "tpe":
+        return max(1, int(PRUNED_SHARE * 60 * minutes / epoch_s))
+    return UNTIL_DEADLINE if arm in ("hand", "start") else FULL_EPOCHS
 
 
 def run_tuner(task: Task, root: str, n_epochs: int) -> None:
@@ -133,12 +130,10 @@ def hand_made(problem: str) -> Network:
     return plain_cnn(PROBLEMS[problem].image_shape, N_CLASSES, widths=[32, 32, 64, 64, 128], pool_after=[1, 3])
 
 
-def train_alone(task: Task, root: str, n_epochs: int) -> None:
-    """Trains the network of ``hand`` for ``n_epochs`` epochs, or that of ``start`` until the deadline."""
-    is_start = task.arm == "start"
+def train_alone(task: Task, root: str, n_epochs: int, *length: str) -> None:
+    """Trains the network of ``hand`` or ``start``; ``length`` are options of budget and policy."""
     starts = image_graphs(PROBLEMS[task.problem].image_shape, MAX_FLOPS).starts
-    network = starts[-1] if is_start else hand_made(task.problem)
-    length = (f"budget.hours={task.minutes / 60}", "finalists=1") if is_start else ("policy=full",)
+    network = starts[-1] if task.arm == "start" else hand_made(task.problem)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
         json.dump([{"network": network.to_json(), "learning_rate": 0.05}], points)
         points.flush()
@@ -150,7 +145,7 @@ def epoch_seconds(problem: str, data: Path) -> float:
     """Returns the seconds of an epoch of the hand-made network on this machine, with scoring."""
     task = Task(problem=problem, arm="hand", data=data, minutes=0, seed=0, machine={})
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
-        train_alone(task, root, n_epochs=2)
+        train_alone(task, root, 2, "policy=full")
         [trial] = records_of(root).load()[0]
         return (trial.cost["seconds"] - trial.cost["setup_seconds"]) / 2
 
@@ -222,7 +217,10 @@ def row(task: Task) -> list[dict[str, object]]:
     """Runs a task and returns its row."""
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
         n_epochs = epochs_of(task.arm, task.minutes, float(task.machine["epoch_s"]))
-        (train_alone if task.arm in ("hand", "start") else run_tuner)(task, root, n_epochs)
+        if task.arm in ("hand", "start"):
+            train_alone(task, root, n_epochs, f"budget.hours={task.minutes / 60}", "finalists=1")
+        else:
+            run_tuner(task, root, n_epochs)
         records = records_of(root)
         trials, _ = records.load()
         best = newest_best(records)

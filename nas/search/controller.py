@@ -538,12 +538,14 @@ class SearchController:
     def _train_until(self, stage: Stage, trial: Trial) -> float | None:
         """Returns the ``time.time`` at which a trial's training should end; None: it follows its policies.
 
-        A final that an earlier session shortened trains in full if there is no limit now.
+        A final that an earlier session shortened has no limit if there is none now.
         """
         parent = self._parent_in_plan(trial)
         if parent is None or trial.proposal.fidelity is None:
             return None
-        left_s = self._enforcer.training_left_s(stage, parent)
+        n_free = self._executor.slots - len(self._slots.running)
+        n_waiting = min(n_free, sum(1 for _ in self._waiting_in(stage)))
+        left_s = self._enforcer.training_left_s(stage, parent, n_waiting)
         return math.inf if left_s is None else time.time() + left_s
 
     def _fail(self, trial: Trial, reason: Reason, error: str) -> None:

@@ -450,9 +450,11 @@ class SearchPipeline:
     def _run_later_stages(self, controller: SearchController) -> None:
         for stage in self.prepared.plan.later:
             n_trials = self.ranking.n_finalists_of(controller.trials, stage)
-            holds = self.budget.is_timed and controller.hold_back(
-                stage, self.ranking.finalists(controller.trials, stage)
-            )
+            holds = False
+            if self.budget.is_timed:
+                finalists = self.ranking.finalists(controller.trials, stage)
+                n_that_fit = controller.n_finals_that_fit(stage, finalists)
+                holds = controller.hold_back(stage, finalists[:n_that_fit])
             # Unfinished ones of earlier sessions; with hours, their lengths were chosen for the threads of all slots.
             controller.train_finalists(stage, [], n_trials=1 if self.budget.is_timed else n_trials)
             while chosen := self._next_finalists(controller, stage):

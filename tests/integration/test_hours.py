@@ -567,14 +567,15 @@ def test_a_final_that_takes_longer_than_estimated_ends_in_time(ratio: float) -> 
     assert summary.winner == final
 
 
-def test_an_unfinished_final_of_an_earlier_session_comes_after_the_finalists() -> None:
+@pytest.mark.parametrize("finalists", [1, 3])
+def test_an_unfinished_final_of_an_earlier_session_comes_after_the_finalists(finalists: int) -> None:
     """More hours find a better point, which is trained in full; the earlier final would have taken most of its time."""
-    paper = timed(0.15, finalists=1)
+    paper = timed(0.15, finalists=finalists)
     with pytest.raises(SearchInterruptedError):
         paper.run(stop_after=1)
     [earlier] = [t for t in paper.pipeline().summary().lineage if t.stage == "final"]
     summary = paper.run(Budget(hours=0.3))
-    [final] = [t for t in summary.lineage if t.stage == "final" and t.state == State.COMPLETE]
+    final = next(t for t in summary.lineage if t.stage == "final" and t.state == State.COMPLETE)
 
     assert earlier.state == State.WAITING
     assert final.parents != earlier.parents
@@ -595,6 +596,17 @@ def test_a_final_is_shortened_to_the_gpu_hours_left(gpu_hours: float, slots: int
     assert all(0.1 < t.cost["epochs_share"] < 0.8 for t in finals)
     assert used[0] <= sum(t.cost["gpu_seconds"] for t in summary.lineage if t.is_finished) / 3600 <= used[1]
     assert paper.hours <= 0.15
+
+
+def test_resumed_finals_share_the_gpu_hours() -> None:
+    """Two finals that an earlier session began end together, before the GPU-hours are used up."""
+    paper = timed(0.5, gpu_hours=0.2, slots=2, finalists=2, workers=Workers(have_gpus=True))
+    with pytest.raises(SearchInterruptedError):
+        paper.run(stop_after=2)
+    summary = paper.run()
+
+    assert [t.state for t in summary.lineage if t.stage == "final"] == [State.COMPLETE] * 2
+    assert sum(t.cost["gpu_seconds"] for t in summary.lineage if t.is_finished) / 3600 <= 0.2
 
 
 def test_a_waiting_shortened_final_trains_in_full_without_hours() -> None:

@@ -149,9 +149,11 @@ class BudgetEnforcer:
         """Returns whether there is time for a full training on one slot."""
         return self._planner.is_unlimited or self._planner.fits_in_full(stage, self._spent(), parent)
 
-    def training_left_s(self, stage: Stage, parent: Trial) -> float | None:
-        """Returns ``StagePlanner.training_left_s``; None: any number."""
-        return None if self._planner.is_unlimited else self._planner.training_left_s(stage, self._spent(), parent)
+    def training_left_s(self, stage: Stage, parent: Trial, n_waiting: int) -> float | None:
+        """Returns ``StagePlanner.training_left_s`` if ``n_waiting`` trials start beside it; None: any number."""
+        if self._planner.is_unlimited:
+            return None
+        return self._planner.training_left_s(stage, self._spent(n_waiting), parent)
 
     def n_full(self, stage: Stage, parent: Trial) -> int | None:
         """Returns ``StagePlanner.n_full``; None: it does not matter."""

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nas.core.cpus import usable_cores
@@ -306,10 +306,14 @@ class TrialRuntime:
 
 
 def _end_forked_child(error: BaseException | None) -> NoReturn:
-    """Ends this process without the handlers that it inherited."""
-    if error is not None and not isinstance(error, SystemExit):
-        print(traceback_of(error), end="", file=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(0 if error is None else 1)
+    """Ends this process as Python would, but without the handlers that it inherited."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    try:
+        if error is not None and not isinstance(error, SystemExit):
+            print(traceback_of(error), end="", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # the code may have closed them
+        os._exit(status & 0xFF)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
@@ -112,20 +112,36 @@ class Collection:
         self._show(plan, stored, dry=False)
 
     def _collector(self, session: int, grace_s: float) -> GarbageCollector:
-        from nas.core.ranking import Ranking
         from nas.inheritance.donors.other_searches import donors_for_other_searches
         from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 
-        by = None if self.tuner is None else self.tuner.ranked
         settings = CollectorSettings(
             metrics=self.metrics,
-            finalists=Ranking(self.plan, self.metrics, self.n_finalists, by, self.export).weights_to_keep,
+            finalists=self._finalists,
             other_searches=lambda: donors_for_other_searches(self.records),
             uses_ancestors=self.identity["on_missing_weights"] == "ancestor",
             session=session,
             grace_s=grace_s,
         )
         return GarbageCollector(self.records, self.retention, settings)
+
+    def _finalists(self, trials: Sequence[Trial]) -> frozenset[int]:
+        """Returns the trials whose weights later stages need.
+
+        They are all of the search stage if the tuner can't rank them.
+        """
+        from nas.core.ranking import Ranking
+        from nas.core.tracebacks import error_line
+
+        ranking = Ranking(self.plan, self.metrics, self.n_finalists, export=self.export)
+        if self.tuner is None:
+            return ranking.weights_to_keep(trials)
+        try:
+            return replace(ranking, by=self.tuner.ranked).weights_to_keep(trials)
+        except Exception as error:  # of the tuner's code
+            complain(f"no weights of the search stage are deleted, as the tuner can't rank them: {error_line(error)}")
+            in_stage = {trial.number for trial in trials if trial.stage == self.plan.search.name}
+            return ranking.weights_to_keep(trials) | in_stage
 
     def _inheritable(self, trials: Sequence[Trial]) -> frozenset[int]:
         from nas.core.lineage import restore_log

@@ -248,6 +248,21 @@ class TestCollection:
             f"weights of trial {number}" for number in range(2, 9)
         }
 
+    def test_a_tuner_that_cant_rank_keeps_everything(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """An error of its code is told in one line."""
+        (tmp_path / "broken_gc_tuner.py").write_text(OWN_TUNER.replace("return super().ranked", "raise KeyError"))
+        monkeypatch.syspath_prepend(tmp_path)
+        write(root, tuner={"target": "broken_gc_tuner.Own", "arguments": {}})
+        status = clean(root, "keep=best:1", "tuner._target_=broken_gc_tuner.Own")
+        out, err = capsys.readouterr()
+
+        assert status == 0
+        assert err.count("\n") == 1
+        assert "no weights of the search stage are deleted, as the tuner can't rank them: " in err
+        assert "nothing to delete" in out
+
     def test_finalists_are_those_of_the_last_session(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The number of finalists comes from the last session or the command."""
         stored = write(root, n=10)

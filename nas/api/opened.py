@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.names import check_new_name
 from nas.core.ranking import Export
 from nas.core.spec import spec_of
@@ -126,6 +126,11 @@ def open_pipeline(
     name = prepared.default_name if options.name is None else options.name
     files = open_root(options.root, options.options).subfolder(check_new_name(name))
     records = Records(files)
+    try:
+        is_new = records.header() is None
+    except StorageError:
+        files.check_writable()  # its error has the remedy
+        raise
     pipeline = SearchPipeline(
         prepared,
         records,
@@ -138,7 +143,7 @@ def open_pipeline(
     if budget.gpu_hours is not None:
         raise ConfigurationError(f"budget.gpu_hours={budget.gpu_hours}: needs a GPU: run_search trains on the CPU")
     check(prepared, files)
-    if records.header() is None:
+    if is_new:
         files.check_writable()
     claim_identity(records, prepared)
     retries = retries_failed and bool(pipeline.failed())
@@ -146,7 +151,8 @@ def open_pipeline(
     is_finished = end is not None
     code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)
     if not is_finished:
-        files.check_writable()
+        if not is_new:
+            files.check_writable()
         import_weights(records, search.init)
     return OpenedSearch(pipeline, code, end, retries)
 

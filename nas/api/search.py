@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nas.api.opened import SearchOptions, open_pipeline, search_of
@@ -26,6 +26,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
+from nas.training.seeds import kept_torch_state
 from nas.tuners.base import Tuner
 
 if TYPE_CHECKING:
@@ -104,30 +105,13 @@ def run_search(
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
-        with _observed(opened.pipeline, progress) as observe, _kept_torch_state(kind):
+        state = nullcontext() if kind == "processes" else kept_torch_state()
+        with _observed(opened.pipeline, progress) as observe, state:
             run_session(
                 opened.pipeline, runner=kind, code=opened.code, options=options, retries=opened.retries,
                 observe=observe, callbacks=callbacks,
             )  # fmt: skip
     return Results.read(files)
-
-
-@contextmanager
-def _kept_torch_state(runner: Runner) -> Iterator[None]:
-    """Restores the caller's random generators and number of torch threads, which trials in this process set."""
-    if runner == "processes":
-        yield
-        return
-    import torch
-
-    from nas.training.seeds import random_state, set_random_state
-
-    state, n_threads = random_state(), torch.get_num_threads()
-    try:
-        yield
-    finally:
-        set_random_state(state)
-        torch.set_num_threads(n_threads)
 
 
 def _runner_of(runner: str | None, search: Search) -> Runner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Mapping
@@ -23,10 +24,12 @@ from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file
 from nas.training.problem import Problem
+from nas.training.seeds import kept_torch_state
 from nas.training.trial_run import TrialRun
 
-RETRY_S = 0.2
+RETRY_S = 1.0
 """The pause between looks at the import of another command."""
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -96,10 +99,14 @@ def import_weights(records: Records, init: SearchInit) -> None:
         return
     name = init.weights.rpartition(":")[0]
     own = Records(records.files.sibling(name))
+    is_told = False
     while (found := own.finished_trial(0)) is None or found.checkpoint is None:
         try:
             return _import(own, init.file, name)
-        except SearchBusyError:  # another command imports the same file
+        except SearchBusyError as error:
+            if not is_told:
+                logger.warning("init.weights=%s: waiting, since another command imports it: %s", init.file, error)
+            is_told = True
             time.sleep(RETRY_S)
 
 
@@ -118,7 +125,8 @@ def _import(own: Records, file: str, name: str) -> None:
     )
     prepared = search.build()
     claim_identity(own, prepared)
-    run_session(SearchPipeline(prepared, own, Budget(trials=1), finalists=1))
+    with kept_torch_state():
+        run_session(SearchPipeline(prepared, own, Budget(trials=1), finalists=1))
     trial = own.finished_trial(0)
     if trial is None or trial.state is not State.COMPLETE:
         error = "" if trial is None else (trial.error or "").strip().rpartition("\n")[2]

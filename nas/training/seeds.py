@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -43,3 +45,14 @@ def set_random_state(state: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(generator, index)
     if torch.backends.mps.is_available() and "mps" in state:
         torch.mps.set_rng_state(state["mps"])
+
+
+@contextmanager
+def kept_torch_state() -> Iterator[None]:
+    """Restores the random generators and the number of torch threads, which trials in this process set."""
+    state, n_threads = random_state(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+        torch.set_num_threads(n_threads)

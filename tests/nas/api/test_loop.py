@@ -315,10 +315,10 @@ def test_loop_has_one_slot() -> None:
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import nas
-import nas.search.pipeline as pipeline
+import nas.search.session as session
 from nas.tuners.random import RandomTuner
 
-slow, Lease = sys.argv[1], pipeline.SearchLease
+slow, Lease = sys.argv[1], session.SearchLease
 
 
 class Own(nas.Problem):
@@ -338,7 +338,7 @@ class SlowLease(Lease):
         super().__init__(*arguments, **more)
 
 
-pipeline.SearchLease = SlowLease
+session.SearchLease = SlowLease
 loop = nas.open_search(Own, tuner=Slow, root="a", name="s", budget=3)
 try:
     with loop as search:

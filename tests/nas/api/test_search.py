@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from nas import (
     Callback,
@@ -30,8 +31,10 @@ from nas import (
     run_search,
 )
 from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.policy import Policy
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
+from nas.search.search_init import SearchInit
 from nas.search.session import Runner
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -144,50 +147,62 @@ def script(folder: Path, call: str) -> subprocess.CompletedProcess[str]:
 
 
 class Forking(Problem):
-    """Forks a child that leaves ``train`` in one of three ways."""
+    """Forks a child that leaves ``train`` in one of five ways; the score is the child's exit status."""
 
-    metrics = (Metric("score"),)
-    space = ParameterSpace({"leaves_by": Choice("return", "exit", "error")})
+    metrics = (Metric("status"),)
+    space = ParameterSpace({"leaves_by": Choice("return", "exit", "exit 3", "error", "error, closed output")})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         if (child := os.fork()) == 0:
             match run.point["leaves_by"]:
                 case "exit":
-                    sys.exit(0)
+                    sys.exit()
+                case "exit 3":
+                    sys.exit(3)
                 case "error":
                     raise RuntimeError("in the child")
-            return {"score": 9.0}
-        os.waitpid(child, 0)
-        return {"score": 1.0}
+                case "error, closed output":
+                    sys.stderr.close()
+                    raise RuntimeError("in the child")
+            return {"status": 9.0}
+        return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
 
 
 class Random(Problem):
     """Scores a random number."""
 
     metrics = (Metric("score"),)
+    policies = frozenset({Policy.SHARE_PARAMS})
     space = ParameterSpace({"x": Int(0, 99)})
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
+        run.inherit(torch.nn.Linear(1, 1))
         return {"score": float(torch.rand(1))}
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("runner", ["debug", "processes"])
 def test_a_forked_child_gives_no_result(runner: Runner, tmp_path: Path) -> None:
-    """A child that leaves the problem's code ends; the trial has its parent's result."""
-    found = run_search(Forking, tuner=GridTuner, root=str(tmp_path), runner=runner, budget=3, finalists=1)
+    """A child that leaves the problem's code ends as elsewhere; the trial has its parent's result."""
+    found = run_search(Forking, tuner=GridTuner, root=str(tmp_path), runner=runner, budget=5, finalists=1)
 
-    assert [trial.metrics for trial in found.lineage if trial.stage == "search"] == [{"score": 1.0}] * 3
+    status_by_way = {t.point["leaves_by"]: t.metrics["status"] for t in found.lineage if t.stage == "search"}
+    assert status_by_way == {"return": 0, "exit": 0, "exit 3": 3, "error": 1, "error, closed output": 1}
 
 
-def test_the_callers_random_numbers_go_on(n_threads: int) -> None:
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_the_callers_random_numbers_go_on(n_threads: int, tmp_path: Path, has_weights: bool) -> None:
     """A search in this process leaves random generators and the number of torch threads as they were."""
+    save_file({"weight": torch.ones(2)}, tmp_path / "w.safetensors")
+    init = SearchInit.read(None, str(tmp_path / "w.safetensors") if has_weights else None)
     torch.manual_seed(1)
     expected = torch.rand(2).tolist()
     torch.manual_seed(1)
     torch.set_num_threads(n_threads + 1)
     drawn = []
     for name in ("a", "b"):
-        run_search(Random, tuner=RandomTuner, root=f"memory://{uuid4().hex}", name=name, budget=1, finalists=1)
+        search = Search(problem=Spec.of(Random), tuner=Spec.of(RandomTuner), init=init)
+        run_search(search, root=str(tmp_path / name), budget=1, finalists=1)
         drawn.append(torch.rand(1).item())
 
     assert drawn == expected

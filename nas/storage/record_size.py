@@ -78,7 +78,9 @@ def _thinned(curve: Curve) -> Curve:
 
 
 def _first_texts(texts: Sequence[str], limit: int) -> list[str]:
-    """Returns the first texts that fit into a number of bytes."""
+    """Returns the first texts that fit into a number of bytes; the very first is cut."""
+    if texts and json_size(texts[0]) >= limit:
+        return _first_texts([texts[0][: len(texts[0]) * 3 // 4]], limit)
     sizes = itertools.accumulate(json_size(text) + 1 for text in texts)
     return [text for text, size in zip(texts, sizes, strict=True) if size <= limit]
 

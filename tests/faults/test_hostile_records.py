@@ -184,15 +184,16 @@ def test_long_curves_are_thinned() -> None:
     assert decode_record(encode_record({"curve": [*kept]}))
 
 
-def test_many_warnings_leave_room_for_the_error() -> None:
-    """The first warnings are kept beside the whole end of an error."""
-    warnings = [f"{number} " + "w" * 390 for number in range(500)]
+@pytest.mark.parametrize(("letter", "n_kept"), [("w", 392), ("語", 165)])
+def test_many_warnings_leave_room_for_the_error(letter: str, n_kept: int) -> None:
+    """The first warning is kept, cut to its bytes, beside the whole end of an error."""
+    warnings = [f"{number} " + letter * 390 for number in range(500)]
     inheritance = {"warnings": warnings, "not_copied": {f"layer{n}": "no donor has this name" for n in range(100)}}
     trial = Trial(number=0, index=0, proposal=Proposal(point={}), inheritance=inheritance, error="the true reason")
     kept = shorten(trial)
 
     assert kept.error == "the true reason"
-    assert kept.inheritance["warnings"] == warnings[:1]
+    assert kept.inheritance["warnings"] == [warnings[0][:n_kept]]
     assert json_size(kept.result_record()) <= RECORD_BYTES
 
 

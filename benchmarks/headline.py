@@ -16,8 +16,9 @@ The arms are the searches ``network_morphism``, ``random`` and ``screened`` on t
 weights. ``tpe`` is Optuna's sampler with Heirloom's median stopper on chains of blocks, trained by the same code. Each
 trial has a quarter of the epochs that fit into the time. CIFAR-10 has no chains of blocks, so no ``tpe``.
 
-``hand`` and ``start`` train one network until the deadline, after a search trial of one epoch: a hand-made one of five
-3x3 convolutions with 32, 32, 64, 64 and 128 channels and batch-norm, or the searches' largest initial network.
+``hand`` and ``start`` train one network until the deadline, after a search trial of one epoch. ``hand`` is a hand-made
+one: five 3x3 convolutions of 32, 32, 64, 64 and 128 channels with batch-norm. ``start`` is the searches' largest
+initial network.
 
 Searches without such options plan trials and finals by the hours alone. Rows with other options or epochs are of
 earlier versions.
@@ -74,7 +75,7 @@ FULL_EPOCHS = 96
 UNTIL_DEADLINE = 100_000
 """The epochs of a full training that always ends by the time."""
 PRUNED_SHARE = 0.25
-"""The epochs of each trial of ``tpe``, as a share of those of the hand-made network that fit into the time."""
+"""The epochs of a trial of ``tpe``, as a share of those that fit."""
 ALONE = ("slots=1", "threads=2")
 """The options of the arms ``hand`` and ``start``."""
 PRUNED = ("stopper=median", "policy=plain", "problem.space=blocks")

@@ -111,7 +111,7 @@ class Assignment:
         is_last: Whether its job gets no trial after it.
         job_index: How many jobs were started before its job.
         n_slots: How many slots' torch threads it may use because other slots are idle. Workers elsewhere ignore it.
-        train_until: The ``time.time`` at which its training should end; None: any.
+        train_until: The ``time.time`` at which its training should end. None: any; infinite: in full.
     """
 
     trial: Trial

@@ -65,7 +65,8 @@ class TrialRun(PolicyScaling):
         seed: The trial's random seed. Python, numpy and torch are seeded with it already.
         device: ``cpu``, ``cuda`` or ``mps``.
         n_gpus: The number of GPUs of this trial; a fraction if it shares one.
-        train_until: The ``time.time`` at which the training should end, as ``budget.hours`` allows; None: any.
+        train_until: The ``time.time`` at which the training should end, as ``budget.hours`` allows. None: any;
+            infinite: in full.
     """
 
     def __init__(

@@ -26,7 +26,6 @@ from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
 from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
-from nas.training.seeds import kept_torch_state
 from nas.tuners.base import Tuner
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ def run_search(
     )  # fmt: skip
     files = opened.pipeline.records.files
     if opened.end is None:
+        from nas.training.seeds import kept_torch_state
+
         state = nullcontext() if kind == "processes" else kept_torch_state()
         with _observed(opened.pipeline, progress) as observe, state:
             run_session(

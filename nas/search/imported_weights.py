@@ -24,7 +24,6 @@ from nas.spaces.parameters.space import ParameterSpace
 from nas.storage.records import Records
 from nas.storage.remote_file import read_file
 from nas.training.problem import Problem
-from nas.training.seeds import kept_torch_state
 from nas.training.trial_run import TrialRun
 
 RETRY_S = 1.0
@@ -118,6 +117,8 @@ def _import(own: Records, file: str, name: str) -> None:
         SearchBusyError: another command runs it.
         StorageError: the storage failed.
     """
+    from nas.training.seeds import kept_torch_state
+
     search = Search(
         problem=Spec(f"{__name__}.{WeightsFileProblem.__name__}", {"file": file, "name": name}),
         tuner=Spec("nas.tuners.random.RandomTuner"),

@@ -41,10 +41,7 @@ The share is of the hours or of a slot's part of the GPU-hours, whichever is sho
 GRACE_MAX_SHARE of the hours.
 """
 LATEST_END = 0.5
-"""The part of the budget until which search trials may delay shortened finals.
-
-Their least time must be left.
-"""
+"""The part of the budget until which trials of the search stage may delay shortened finals."""
 SHORT_MARGIN = 1.25
 """The reserve of a shortened final, which is poor if it meets the deadline."""
 UNLIMITED_MARGIN = 2.0
@@ -134,7 +131,6 @@ class StagePlanner:
         in_all_s = [seconds if bound == "hours" else seconds / slots for bound, seconds in self._total_s.items()]
         self.grace_s = max(GRACE_S, GRACE_SHARE * min(in_all_s, default=0.0))
         self._count_left = n_left
-        self._longest: Trial | None = None
         self._n_left: Mapping[str, int] | None = None
         self._n_learned = self._n_counted = 0
         self._reserve_is_released = False
@@ -158,8 +154,6 @@ class StagePlanner:
         """Adds a finished trial."""
         self.estimator.learn(trial)
         self._n_learned += 1
-        if self._is_longest(trial):
-            self._longest = trial
         if trial.stage != self._plan.search.name:
             self._spent_later["hours"] += (trial.duration_s or 0.0) / self._slots
             self._spent_later["gpu_hours"] += self.gpu_s(trial)
@@ -290,18 +284,6 @@ class StagePlanner:
         full = self._full(stage, parent)
         return 0.0 if full is None or not full.least_s else full.setup_s + full.least_s / self._speedup(self._slots)
 
-    def _is_longest(self, trial: Trial) -> bool:
-        """Returns whether it is the longest trial of the search stage so far."""
-        longest_s = 0.0 if self._longest is None else self._longest.duration_s or 0.0
-        return trial.stage == self._plan.search.name and (trial.duration_s or 0.0) > longest_s
-
-    @property
-    def _longest_least_s(self) -> float:
-        """The least duration of a shortened final of the longest trial."""
-        if self._longest is None:
-            return 0.0
-        return max((self._least_s(stage, self._longest) for stage in self._plan.later), default=0.0)
-
     def _speedup(self, n_slots: int) -> float:
         return 1 + THREADS_GAIN * (n_slots - 1) if self._threads_help else 1.0
 
@@ -328,8 +310,7 @@ class StagePlanner:
             n_running = 1 if bound == "hours" else max(1, len(spent.running))
             left_s = self._left_s(stage, spent, bound) if serves_later else self._before_selection(spent, bound)
             if delays_finals:
-                least_s = max((1 - LATEST_END) * self._total_s[bound], MARGIN * self._longest_least_s)
-                latest_s = self._before_selection(spent, bound) - least_s
+                latest_s = self._before_selection(spent, bound) - (1 - LATEST_END) * self._total_s[bound]
                 usual_s = self.estimator.usual_s(stage) or 0.0
                 left_s = max(left_s, min(left_s + n_running * usual_s, latest_s))
             left.append(left_s / n_running)

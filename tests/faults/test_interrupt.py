@@ -62,9 +62,10 @@ def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Sign
     The signal goes to the process group, as a terminal's, or to the driver alone.
     """
     search, slots = here / "heirloom" / "mine", 1 if runner == "debug" else 2
-    command = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=1")
+    command = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=2")
+    command = (*command, f"problem.marks={here}")
     with Command(here, *command) as driver:
-        until(lambda: n_started(search) > slots, what="a trial after the first")
+        until((here / str(slots)).exists, what="a trial after the first")
         sent = time.monotonic()
         driver.send(number, to_group=to_group)
         done = driver.wait()

@@ -78,9 +78,8 @@ def test_a_killed_driver_ends_its_trials(here: Path, api_url: str, cluster: Dask
     worker = cluster.workers[0]
     address = f"runner.cluster.address={cluster.address}"
     plan = (*TIMED, address, "slots=1", "budget.trials=2", f"storage.root={here / 'heirloom'}")
-    with Command(here, *plan, "problem.seconds=30", PREFECT_API_URL=api_url) as driver:
-        until(lambda: starts(search), what="a trial")
-        until(lambda: len(worker.leftovers()) > 1)
+    with Command(here, *plan, "problem.seconds=30", f"problem.marks={here}", PREFECT_API_URL=api_url) as driver:
+        until((here / "0").exists, what="a trial")
         driver.kill()
         until(lambda: worker.leftovers() == [worker.process.pid], 60, what="the end of the trial")
 

@@ -316,11 +316,11 @@ def test_an_untied_head_of_another_size_is_not_replayed() -> None:
 def test_a_growth_of_a_million_blocks_takes_no_time() -> None:
     """Sizes in a damaged record are compared with the child block by block, and refused at the first difference."""
     growth = Growth(Sizes(1 << 19, 2, 16, 2), (Stack(),))
-    began_s = time.monotonic()
+    began_s = time.process_time()
     report = inherit(model(SIZES), [model(SIZES).state_dict()], derivation=growth)
 
     assert "layers.2.self_attn.in_proj_weight is missing" in report.notes[0]
-    assert time.monotonic() - began_s < 1
+    assert time.process_time() - began_s < 1
 
 
 def test_weights_of_another_network_are_refused() -> None:

@@ -347,9 +347,9 @@ class TestTiming:
         runner = AttemptRunner(every_s=1000)
 
         def body(run: TrialRun) -> object:
-            began_s = time.perf_counter()
+            began_s = time.process_time()
             assert not any(run.save_resume_point(step, object()) for step in range(1000))
-            assert time.perf_counter() - began_s < 0.5
+            assert time.process_time() - began_s < 0.5
             assert runner.kept == []
             return {"score": 1.0}
 

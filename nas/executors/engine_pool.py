@@ -30,14 +30,12 @@ from nas.executors.events import (
     TrialRequested,
     WorkersBusy,
 )
-from nas.executors.pool import OVERDUE, WorkerLostError, WorkerPool
+from nas.executors.pool import MAX_CALLS, OVERDUE, WorkerLostError, WorkerPool
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 WATCH_S = 0.5
 BUSY_S = 1.0
 """Seconds that a job waits on a worker that others need, before the controller is told."""
-MAX_CALLS = 3
-"""Workers that a call may lose."""
 MAX_UNFIT = 3
 """Workers in a row that can't run trials before the search ends."""
 CLOSED = "the session has ended"

@@ -20,6 +20,8 @@ from nas.executors.events import (
 )
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
+MAX_CALLS = 3
+"""Workers that a test or an export may lose."""
 OVERDUE = "the time budget was used up"
 
 

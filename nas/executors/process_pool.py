@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ActionError, ConfigurationError
 from nas.core.gpus import gpus_of_slot
 from nas.core.trial import Trial
 from nas.executors.driver_folder import DriverFolder
 from nas.executors.events import Action, Event, StopKind
-from nas.executors.pool import WorkerPool
+from nas.executors.pool import MAX_CALLS, WorkerLostError, WorkerPool
 from nas.executors.worker_process import WorkerProcess
 from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
 
@@ -103,10 +103,20 @@ class ProcessPool(WorkerPool):
             worker.stop(subject, kind)
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
-        """Tests or exports on the first slot's worker. Computes proxies on the worker of their slot."""
+        """Tests or exports on the first slot's worker. Computes proxies on the worker of their slot.
+
+        A test or an export is repeated if its worker is lost.
+        """
         if isinstance(subject, ProxyRequest):
             return self._worker_of(subject.slot).call(action, subject, self._timeout_s)
-        return self._workers[0].call(action, subject)
+        for n_left in reversed(range(MAX_CALLS)):
+            try:
+                return self._workers[0].call(action, subject)
+            except ActionError as error:
+                lost = error.__cause__
+                if not (n_left and isinstance(lost, WorkerLostError) and lost.counts):
+                    raise
+        raise AssertionError("the last call returns or raises")
 
     def close(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Ends all workers at once. One that has not ended after ``timeout_s`` is killed."""

@@ -354,6 +354,17 @@ class TestDeaths:
         assert shop.records.other_logs(deadly)["test"].startswith("before the crash\n")
         assert shop.executor.call("test", trial)["metrics"]["score"] == 1.0
 
+    def test_a_lost_worker_costs_a_test_no_more_than_another_try(self, open_shop: Callable[..., Shop]) -> None:
+        """A test whose worker is lost once, as by the system's memory killer, is made on the next one."""
+        shop = open_shop()
+        trial = shop.run(("nothing", 0))[0]
+        (shop.pids / "die").touch()
+
+        tested = shop.executor.call("test", trial)
+
+        assert tested["metrics"]["score"] == 1.0
+        assert tested["metrics"]["pid"] != trial.metrics["pid"]
+
     def test_output_of_a_test_is_kept(self, open_shop: Callable[..., Shop]) -> None:
         """The output of a test is stored beside the trial's own log."""
         shop = open_shop()

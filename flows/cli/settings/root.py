@@ -36,9 +36,9 @@ def reach_root(values: Mapping[str, Any]) -> BlobStore:
     from nas.storage.open import open_root
 
     url, options = read_root(values)
-    if values["storage"].get("mounted"):
-        _check_mounted(url)
     root = open_root(url, options)
+    if values["storage"].get("mounted") and root.folder is not None:
+        _check_mounted(url, root.folder)
     root.check_reachable()
     return root
 
@@ -54,11 +54,11 @@ def search_url(root: str, files: BlobStore, name: str) -> str:
     return f"{root.rstrip('/')}/{name}" if "://" in root else files.subfolder(name).url
 
 
-def _check_mounted(url: str) -> None:
+def _check_mounted(url: str, folder: str) -> None:
     """Refuses a folder on which no network file system is mounted."""
     from nas.storage.mounts import find_mount
 
-    mount = find_mount(url.removeprefix("file://"))
+    mount = find_mount(folder)
     if mount is not None and mount.is_local:
         raise ConfigurationError(
             f"storage.root={url}: is on {mount.source} ({mount.kind}), which is not a network file system: "

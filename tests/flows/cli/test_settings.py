@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -10,7 +12,7 @@ import pytest
 from flows.cli.command import Invocation, run_command
 from flows.cli.settings.clusters import read_dask
 from flows.cli.settings.machine import Machine, read_machine
-from flows.cli.settings.root import read_root
+from flows.cli.settings.root import reach_root, read_root
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
 from flows.engine.clusters import dask_spec
@@ -195,3 +197,14 @@ def test_only_an_own_plan_must_fit(policy: list[str], is_own: bool) -> None:
 
     run_command("search", body, ["+tuner=random", "problem=cells", "runner=debug", "device=cpu", *policy])
     assert [search.plan_is_named for search in found] == [is_own]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is on no disk")
+@pytest.mark.parametrize("root", ["~/heirloom", "local://{home}/heirloom", "file://{home}/heirloom"])
+def test_the_folder_that_is_opened_must_be_mounted(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home folder on a disk is refused as a network storage, also from a working folder that is on no disk."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir("/proc")
+
+    with pytest.raises(ConfigurationError, match=r"^storage.root=\S+: is on .* which is not a network file system"):
+        reach_root({"storage": {"root": root.format(home=tmp_path), "mounted": True}})

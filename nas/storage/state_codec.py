@@ -50,10 +50,10 @@ def encode_state(value: object, where: str, tensors: dict[str, torch.Tensor]) ->
         return {"counter" if kind is Counter else "dict": pairs}
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value.detach(), where, tensors)
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and kind in (np.ndarray, np.memmap)):
         try:
             tensors[where] = torch.from_numpy(np.array(value, order="C"))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # a type that torch lacks, or another byte order
             raise ConfigurationError(f"{where} is an array of {value.dtype}: {_REMEDY}") from error
         return {"array" if isinstance(value, np.ndarray) else "scalar": where}
     raise ConfigurationError(f"{where} is of type {kind.__module__}.{kind.__qualname__}: {_REMEDY}")

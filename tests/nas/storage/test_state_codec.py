@@ -132,6 +132,9 @@ REFUSED: list[tuple[object, str]] = [
     ([b"bytes"], r"^value\[0\] is of type builtins.bytes: "),
     (np.array([object()]), "^value is an array of object: "),
     (np.array(["text"]), "^value is an array of <U4: "),
+    (np.arange(3).astype(">i4"), "^value is an array of >i4: "),
+    (np.ma.masked_array([1.0, 2.0], [0, 1]), "^value is of type numpy.ma.*MaskedArray: "),
+    (np.rec.array([(1, 2.0)]), "^value is of type numpy.*recarray: "),
     ({nn.ReLU(): 1}, r"^key ReLU\(\) of value is of type torch"),
     ({torch.ones(1): 1}, r"^key tensor\(\[1.\]\) of value must be a number, text, None, or a tuple of them"),
 ]

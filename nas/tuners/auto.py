@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
 from typing import Any
 
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.policy import Policy
 from nas.core.spec import Spec
-from nas.core.trial import Proposal, Trial
+from nas.core.trial import Proposal
 from nas.spaces.space import Space
-from nas.tuners.base import Answer, StartupTrials, Tuner
+from nas.tuners.base import Answer, StartupTrials
+from nas.tuners.shared.wrapper import WrapperTuner
 
 logger = logging.getLogger(__name__)
 _PLAIN = frozenset({"Choice", "Int", "Float", "Distribution.uniform", "Distribution.normal"})
 
 
-class AutoTuner(Tuner):
+class AutoTuner(WrapperTuner):
     """Delegates to a tuner that it chooses by the space.
 
     The choice is logged and part of the identity:
@@ -40,30 +39,18 @@ class AutoTuner(Tuner):
     """
 
     def __init__(self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0) -> None:
-        super().__init__(space, metrics, seed=seed)
-        self.chosen = chosen = chosen_tuner(space)
-        self._tuner: Tuner = chosen.build(space, metrics, seed=seed)
-        if (first := self._tuner.startup_trials) is not None:
+        chosen = chosen_tuner(space)
+        super().__init__(chosen.build(space, metrics, seed=seed))
+        self.chosen = chosen
+        if (first := self.startup_trials) is not None:
             self.startup_trials = StartupTrials(first.number)
         arguments = "".join(f" {name}={value}" for name, value in chosen.arguments.items())
         logger.warning("tuner auto: %s%s, for this space", chosen.target, arguments)
 
-    def use_policies(self, policies: frozenset[Policy]) -> None:
-        """Passes the problem's policies to the chosen tuner."""
-        self._tuner.use_policies(policies)
-
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the chosen tuner's answer."""
-        self._tuner.n_refused = self.n_refused
-        return self._tuner.ask(lineage, number, job)
-
-    def may_inherit_from(self, lineage: Lineage) -> Collection[int]:
-        """Returns the trials that the chosen tuner may name."""
-        return self._tuner.may_inherit_from(lineage)
-
-    def ranked(self, lineage: Lineage) -> Sequence[Trial]:
-        """Returns the chosen tuner's ranking."""
-        return self._tuner.ranked(lineage)
+        self.inner.n_refused = self.n_refused
+        return self.inner.ask(lineage, number, job)
 
 
 def chosen_tuner(space: Space) -> Spec:

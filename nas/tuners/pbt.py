@@ -139,9 +139,9 @@ class PbtTuner(Tuner):
         metric = self.metrics[0]
         trials = [m.last for m in members if m.last is not None]
         trials.sort(key=lambda t: (metric.rank(t.metrics[metric.name]), t.number), reverse=True)
-        n = max(1, round(self.fraction * len(trials))) if self.fraction else 0
-        if not n or len(trials) < 2:
+        if not self.fraction or len(trials) < 2:
             return None
+        n = min(max(1, round(self.fraction * len(trials))), len(trials) // 2)  # the best and the worst are disjoint
         if member.last is None:
             return rng.choice(trials[:n]) if member.n_ended else None
         return rng.choice(trials[:n]) if trials.index(member.last) >= len(trials) - n else None

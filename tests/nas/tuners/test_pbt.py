@@ -131,3 +131,13 @@ def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=rf"^tuner\.{next(iter(wrong))}="):
         PbtTuner(SPACE, (METRIC,), **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("population_size", [3, 7])
+def test_no_member_copies_itself(population_size: int) -> None:
+    """With half of the members, an odd number, the middle one is neither among the best nor among the worst."""
+    trials = search(PbtTuner(SPACE, (METRIC,), population_size=population_size, fraction=0.5), 200)
+    copies = [t.proposal.derivation for t in trials if "copied" in t.proposal.derivation]
+
+    assert copies
+    assert all(copy["copied"] != copy["given_up"] for copy in copies)

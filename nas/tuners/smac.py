@@ -102,7 +102,8 @@ class SmacTuner(DonorTuner):
         metric = self.metrics[0]
         ranked = lineage.ranked(metric)
         clipped = clip_outliers([metric.rank(trial.metrics[metric.name]) for trial in ranked])
-        costs = {trial.number: -rank for trial, rank in zip(ranked, clipped, strict=True)}
+        span = clipped[0] / 2 - clipped[-1] / 2 or 0.5  # SMAC adds 1e-10 to costs, which large ones would swallow
+        costs = {t.number: (clipped[0] / 2 - rank / 2) / span for t, rank in zip(ranked, clipped, strict=True)}
         median_cost = median(sorted(costs.values()))
         with tempfile.TemporaryDirectory() as folder, joblib.parallel_config(backend="sequential"):
             facade = self._facade(folder, seed, n_trials=len(lineage))

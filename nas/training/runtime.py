@@ -15,6 +15,7 @@ from nas.core.metric import not_finite, plain_metrics
 from nas.core.supernet import is_epoch
 from nas.core.tracebacks import error_line, raise_ctrl_c, text_of, traceback_of
 from nas.core.trial import Trial
+from nas.core.validation import short_repr
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -211,12 +212,20 @@ class TrialRuntime:
         try:
             run.fetch_own_files()
             with self._problem_code():
-                metrics = plain_metrics(self.problem.test(run))
+                metrics = self._scores(self.problem.test(run))
         finally:
             run.close()
         if bad := not_finite(metrics):
             raise FloatingPointError(f"test returned {', '.join(f'{name}={metrics[name]}' for name in bad)}")
         return {"metrics": metrics} | ({} if run.test_error is None else {"error": run.test_error})
+
+    def _scores(self, returned: object) -> dict[str, float]:
+        if not isinstance(returned, Mapping) or not returned:
+            name = self.problem.metrics[0].name
+            raise TypeError(
+                f"test returned {short_repr(returned)}: must return scores by name. Write return {{{name!r}: value}}"
+            )
+        return plain_metrics(returned)
 
     def proxies(self, request: ProxyRequest) -> dict[str, Any]:
         """Returns proxies: ``{"values": [{name: value}, ...], "error": line}``; fewer if the process leaves.

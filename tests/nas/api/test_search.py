@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -491,3 +491,19 @@ def test_a_trial_that_saves_no_weights_is_told_once(
     assert len(lines) == n_lines
     assert all(line.startswith("trial 0 saved no weights: children can't inherit") for line in lines)
     assert all(line.endswith("Call run.save(network) in train") for line in lines)
+
+
+@pytest.mark.parametrize("returned", [None, {}, 0.5])
+def test_a_test_returns_scores_by_name(returned: Any) -> None:
+    """Another return value of ``test`` is an error with the remedy; the winner stays."""
+
+    class Tested(PlainProblem):
+        def test(self, run: TrialRun) -> Mapping[str, float]:
+            return cast("Mapping[str, float]", returned)
+
+    results = run_search(Tested, tuner=RandomTuner, root=memory(), budget=1)
+
+    assert results.winner is not None
+    assert results.tests[0]["error"] == (
+        f"TypeError: test returned {returned}: must return scores by name. Write return {{'score': value}}"
+    )

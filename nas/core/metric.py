@@ -30,8 +30,11 @@ class Metric:
     reference: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.name) <= MAX_NAME or not self.name.isprintable():
-            raise ConfigurationError(f"metric name={self.name!r:.120}: must be 1 to {MAX_NAME} printable characters")
+        name: object = self.name
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise ConfigurationError(
+                f"metric name={short_repr(name):.120}: must be 1 to {MAX_NAME} printable characters"
+            )
         if self.direction not in ("maximize", "minimize"):
             raise ConfigurationError(
                 f"metric {self.name}: direction={self.direction!r}: must be 'maximize' or 'minimize'"

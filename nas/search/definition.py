@@ -346,6 +346,9 @@ def _check_declared(problem: Problem, target: str) -> None:
             f"problem {target}: space={short_repr(problem.space)}: must be a nas.Space. "
             'Write space = ParameterSpace({"width": Int(8, 64)})'
         )
+    label: object = problem.label
+    if not isinstance(label, str):
+        raise ConfigurationError(f"problem {target}: label={short_repr(label)}: must be text")
     policies: object = problem.policies
     if not isinstance(policies, set | frozenset) or not policies <= {*Policy}:
         raise ConfigurationError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,8 +68,8 @@ def test_whole_numbers_beyond_64_bits_become_floats() -> None:
     assert [type(value) for value in plain.values()] == [int, int, float, float, float]
 
 
-@pytest.mark.parametrize("name", ["", "x" * 101, "two\nlines", "\udcff"], ids=ascii)
-def test_name_is_checked(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "x" * 101, "two\nlines", "\udcff", 5, None], ids=ascii)
+def test_name_is_checked(name: Any) -> None:
     """A name that a record or table can't hold is refused."""
     with pytest.raises(ConfigurationError, match=r"metric name=.*: must be 1 to 100 printable characters"):
         Metric(name)

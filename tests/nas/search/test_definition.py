@@ -290,6 +290,7 @@ class TestRefusals:
             ({"problem": Spec.of(Declaring, space={"width": 8})}, r"space={'width': 8}: must be a nas.Space. Write"),
             ({"problem": Spec.of(Declaring, policies=["SHARE_PARAMS"])}, r"policies=\['SHARE_PARAMS'\]: must be a set"),
             ({"problem": Spec.of(Declaring, policies={"FAST"})}, r"policies={'FAST'}: must be a set of nas.Policy"),
+            ({"problem": Spec.of(Declaring, label=5)}, "Declaring: label=5: must be text"),
             ({"problem": Spec.of(ManyMetrics)}, r"ManyMetrics declares 20 metrics that take \d+ bytes .* limit is 600"),
             ({"tuner": Spec("nas.core.spec.Spec", {})}, "nas.core.spec.Spec: .*seed"),
             ({"stopper": Spec("nas.core.budget.Budget", {})}, "nas.core.budget.Budget: too many positional arguments"),

@@ -34,7 +34,8 @@ def init(argv: Sequence[str]) -> int:
         show_line(folder / name)
     show_line("next:")
     if folder.resolve() != Path.cwd():
-        show_line(f"  cd {shlex.quote(given)}")
+        name = f"./{folder}" if str(folder).startswith("-") else str(folder)
+        show_line(f"  cd {shlex.quote(name)}")
     show_line(f"  {command('search')} +tuner=evolution problem=my_problem")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,16 @@ def test_a_project_is_written(here: Path) -> None:
         "  cd 'my demo'",
         "  python -m flows.search +tuner=evolution problem=my_problem",
     ]
+
+
+@pytest.mark.parametrize(("given", "folder"), [("~/my demo", "my demo"), ("-x", "-x")])
+def test_a_shell_can_run_the_next_command(here: Path, given: str, folder: str) -> None:
+    """The printed cd enters the folder, also one below ~ or one that begins with a hyphen."""
+    done = run(here, "--", given, module="flows.init", HOME=str(here))
+    [line] = [line for line in done.out.splitlines() if "cd " in line]
+    entered = subprocess.run(["sh", "-c", f"{line} && pwd"], cwd=here, capture_output=True, text=True, check=True)
+
+    assert entered.stdout.strip() == str(here.resolve() / folder)
 
 
 @pytest.mark.slow

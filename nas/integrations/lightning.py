@@ -67,7 +67,9 @@ class LightningTrialCallback(Callback):  # type: ignore[misc]
         self._has_validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reports, and saves a resume point if one is due.
+        """Reports, and saves a resume point if one is due, but none after the last epoch.
+
+        From that one ``fit`` would train nothing, and would end without ``on_train_end`` and metrics.
 
         Raises:
             TrialStopped: the trial should end.
@@ -81,7 +83,9 @@ class LightningTrialCallback(Callback):  # type: ignore[misc]
             except BaseException:
                 self._run.save(pl_module)
                 raise
-        self._run.save_resume_point(step, TrainingState(lambda: _checkpoint_of(trainer)))
+        is_last = step == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step
+        if not is_last and not trainer.should_stop:
+            self._run.save_resume_point(step, TrainingState(lambda: _checkpoint_of(trainer)))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves the weights."""

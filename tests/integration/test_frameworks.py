@@ -137,6 +137,23 @@ def test_interrupted_trial_resumes_to_the_bit(spec: Spec) -> None:
     assert all(torch.equal(tensor, weights[name]) for name, tensor in attempts.weights(resumed).items())
 
 
+def test_a_worker_that_dies_after_the_last_epoch(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt trains again and saves weights: a finished trainer would only return."""
+
+    def die(run: TrialRun, network: torch.nn.Module) -> None:
+        raise TrialInterrupted("kill -9")
+
+    attempts, channel = Attempts(spec.build()), Channel()
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialRun, "save", die)
+        attempts.train(Channel())
+    found, run = attempts.train(channel, attempt=2)
+
+    assert found == {"accuracy": run.curve[-1][1]["accuracy"]}
+    assert len(channel.reports) == 1
+    assert attempts.weights(run)
+
+
 class Tiny(torch.nn.Module):
     """A classifier of the form that Hugging Face's Trainer wants."""
 

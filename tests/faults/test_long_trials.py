@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,17 +47,20 @@ def reached(search: Path, trial: int, number: int) -> bool:
 
 
 def wait_for_both(here: Path, first: int) -> None:
-    """Waits until two trials run and have saved four times; neither ends before the other has."""
+    """Waits until two trials run and have saved four times."""
     search, both = here / "heirloom" / "torn", (first, first + 1)
     until(lambda: all(reached(search, trial, 4) for trial in both), what="a fourth save of both")
-    for trial in both:
-        (here / f"hold-{trial}").unlink()
 
 
 def hold(here: Path, *numbers: int) -> None:
     """Stops trials from passing their fifth epoch."""
     for trial in numbers:
         (here / f"hold-{trial}").touch()
+
+
+def release(here: Path) -> None:
+    for path in here.glob("hold-*"):
+        path.unlink()
 
 
 def pid_of(search: Path, trial: int) -> int:
@@ -103,33 +105,28 @@ def test_a_killed_worker(here: Path, calm: Path, api_url: str) -> None:
     check(torn, calm, resumed=[0, 3])
 
 
-def end_by(number: int, *, to_group: bool = True) -> Callable[[Command], None]:
-    """Sends the driver or its group a signal, and waits for its end."""
-
-    def end(command: Command) -> None:
-        command.send(number, to_group=to_group)
-        command.wait()
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
-
-    return end
-
-
 @pytest.mark.parametrize(
-    "end",
+    ("number", "to_group"),
     [
-        pytest.param(end_by(signal.SIGKILL), id="kill -9 of all"),
-        pytest.param(end_by(signal.SIGKILL, to_group=False), id="kill -9 of the driver"),
-        pytest.param(end_by(signal.SIGINT), id="Ctrl-C"),
+        pytest.param(signal.SIGKILL, True, id="kill -9 of all"),
+        pytest.param(signal.SIGKILL, False, id="kill -9 of the driver"),
+        pytest.param(signal.SIGINT, True, id="Ctrl-C"),
     ],
 )
-def test_an_ended_session(here: Path, calm: Path, api_url: str, end: Callable[[Command], None]) -> None:
+def test_an_ended_session(here: Path, calm: Path, api_url: str, number: signal.Signals, to_group: bool) -> None:
     """However a session ends, the same command resumes both trials from their last save, repeatedly."""
     torn = here / "heirloom" / "torn"
     for trial in (0, 2):
         hold(here, trial, trial + 1)
         with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             wait_for_both(here, trial)
-            end(command)
+            command.send(number, to_group=to_group)
+            if number == signal.SIGINT:
+                until(lambda: "stopping;" in command.err, what="the stop")
+                release(here)  # their next reports end them
+            command.wait()
+            until(lambda: not command.leftovers(), 20, what="the end of all processes")
+        release(here)
         assert saved(torn, trial)
     done = run(here, *SEARCH, "name=torn", PREFECT_API_URL=api_url)
 
@@ -144,7 +141,8 @@ def test_a_damaged_newest_save(here: Path, calm: Path, api_url: str) -> None:
     with Command(here, *SEARCH, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
         wait_for_both(here, 0)
         command.kill()
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
+    release(here)
     newest = [saved(torn, trial)[-1] for trial in (0, 1)]
     for path in newest:
         path.write_bytes(path.read_bytes()[:-1])

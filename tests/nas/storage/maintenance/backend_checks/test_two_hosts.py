@@ -124,9 +124,9 @@ def test_late_message_is_received(tmp_path: Path) -> None:
     """A late message is received, and a missing one is an error after the timeout."""
     one, other = (Peer(open_root(f"{tmp_path}/root"), name, timeout_s=20) for name in "ab")
     timer = threading.Timer(0.3, lambda: other.send("late", n=1))
-    timer.start()
 
     assert one.poll("late") is None
+    timer.start()
     assert one.receive("late") == {"n": 1}
     with pytest.raises(StorageError, match=r"no message from the other host within 0\.2 s"):
         one.receive("never", 0.2)

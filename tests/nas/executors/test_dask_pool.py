@@ -20,6 +20,7 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
+from nas.executors import dask_pool
 from nas.executors.dask_pool import DaskPool
 from nas.executors.engine_worker import ROOT_VARIABLE, EngineSpec, unpacked
 from nas.executors.events import Event, Finished, JobLeftWorker, Started, StopRequested, TrialLost, TrialRequested
@@ -185,23 +186,29 @@ def drive(tmp_path: Path, cluster: DaskCluster) -> Iterator[Callable[..., Driver
         driver.executor.close()
 
 
+@pytest.fixture
+def asks_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets pools ask the scheduler for its workers once a minute, too late for a test that waits half a minute."""
+    monkeypatch.setattr(dask_pool, "ASK_AGAIN_S", 60.0)
+
+
+@pytest.mark.usefixtures("asks_rarely")
 def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
-    """Trials wait for workers; after kill -9 of the only one, the trial is lost within 3 s and runs on the next."""
+    """Trials wait for workers; kill -9 of the only one is noticed by an event, and its trial runs on the next."""
     driver = drive(HeldPhases, trials_per_job=2)
     hold = driver.hold(1)
     wait = driver.start(3)
-    until(lambda: driver.display.waits == ["workers: 0 workers for 1 slot"], 10)
+    until(lambda: driver.display.waits == ["workers: 0 workers for 1 slot"], 60)
     first = cluster.join()
     until(lambda: driver.has_started(1))
     first.kill()
-    seconds = until(lambda: driver.of(TrialLost), 20)
+    until(lambda: driver.of(TrialLost), 30)
     told = ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
     until(lambda: driver.display.waits == told, what="the line of the second wait")
     hold.unlink()
     second = cluster.join()
     trials = wait()
 
-    assert seconds < 3
     assert [(t.job, t.attempt, t.state) for t in trials] == [(0, 1, "COMPLETE"), (0, 2, "COMPLETE"), (2, 1, "COMPLETE")]
     assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(1, True)]
     until(lambda: driver.display.waits == [*told, None], what="the end of the second wait")
@@ -213,8 +220,9 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
         driver.executor.call("test", trials[1])
 
 
+@pytest.mark.usefixtures("asks_rarely")
 def test_a_lost_trial_begins_again_at_once(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
-    """After kill -9 of its worker a trial begins within 3 s on another that has run one."""
+    """After kill -9 of its worker a trial begins on another, without a question for workers."""
     driver = drive(slots=2)
     hold = driver.hold(0)
     wait = driver.start(2)
@@ -224,11 +232,10 @@ def test_a_lost_trial_begins_again_at_once(drive: Callable[..., Driver], cluster
     assert start is not None
     [busy] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
     busy.kill()
-    seconds = until(lambda: driver.has_started(0, attempt=2), 20)
+    until(lambda: driver.has_started(0, attempt=2), 30)
     hold.unlink()
     trials = wait()
 
-    assert seconds < 3
     assert [(trial.state, trial.attempt) for trial in trials] == [(State.COMPLETE, 2), (State.COMPLETE, 1)]
 
 
@@ -243,12 +250,14 @@ def test_a_task_that_dask_begins_again_trains_nothing(drive: Callable[..., Drive
     until(lambda: "2 workers for 1 slot" in driver.display.lines)
     goes_on = threading.Event()
     driver.client.loop.add_callback(goes_on.wait)
-    first.kill()
-    with cluster.client() as other:
-        until(lambda: lost_again(other, driver), 20, what="the answer of the second worker")
-    starts = [name for name in driver.records.files.names("trials") if ".start-" in name]
-    until(lambda: not first.leftovers(), 20, what="the end of the first worker's processes")
-    goes_on.set()
+    try:
+        first.kill()
+        with cluster.client() as other:
+            until(lambda: lost_again(other, driver), 60, what="the answer of the second worker")
+        starts = [name for name in driver.records.files.names("trials") if ".start-" in name]
+        until(lambda: not first.leftovers(), 60, what="the end of the first worker's processes")
+    finally:
+        goes_on.set()
     hold.unlink()
     [trial] = wait()
 
@@ -288,7 +297,7 @@ def test_an_older_answer_about_workers_may_arrive_last(
     cluster.join()
     until(lambda: "2 workers for 2 slots" in driver.display.lines, what="both workers")
     driver.start(2)
-    until(lambda: driver.has_started(0) and driver.has_started(1), 30, what="both trials")
+    until(lambda: driver.has_started(0) and driver.has_started(1), 60, what="both trials")
 
 
 def test_a_worker_whose_event_was_lost_gets_trials(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
@@ -299,7 +308,7 @@ def test_a_worker_whose_event_was_lost_gets_trials(drive: Callable[..., Driver],
     until(lambda: "1 worker for 1 slot" in driver.display.lines, what="the worker")
     driver.hold(0)
     driver.start(1)
-    until(lambda: driver.has_started(0), 30, what="the trial")
+    until(lambda: driver.has_started(0), 60, what="the trial")
 
 
 def test_the_controller_never_waits_for_dask(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
@@ -322,7 +331,7 @@ def test_the_controller_never_waits_for_dask(drive: Callable[..., Driver], clust
         cluster.scheduler.send(signal.SIGCONT)
     [trial] = wait()
 
-    assert seconds < 1
+    assert seconds < 10  # 2,000 waits of 10 ms are 20 s
     assert (trial.state, trial.attempt) == (State.STOPPED, 1)
 
 
@@ -350,8 +359,8 @@ def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], clust
     worker = cluster.join(nanny=nanny)
     until(lambda: driver.has_started(0))
     worker.send(signal.SIGTERM)
-    until(lambda: driver.of(TrialLost), 20)
-    until(lambda: not worker.leftovers(), 30, what="the end of the worker")
+    until(lambda: driver.of(TrialLost), 60)
+    until(lambda: not worker.leftovers(), 60, what="the end of the worker")
     hold.unlink()
     cluster.join()
     [trial] = wait()
@@ -417,7 +426,7 @@ def test_a_kill_that_does_not_arrive_loses_the_trial(
     trial = driver.records.load()[0][0]
     driver.pool.stop(trial, "deadline")  # the controller repeats it, then kills
     driver.pool.stop(trial, "kill")
-    until(lambda: driver.of(TrialLost), 10)
+    until(lambda: driver.of(TrialLost), 60)
     until(lambda: driver.has_started(0, attempt=2), what="the end of the first attempt on the only worker")
     hold.unlink()
     [trial] = wait()
@@ -496,10 +505,10 @@ def test_unfit_workers_with_results_of_others_leave(
         until(lambda: driver.of(TrialLost))
         [address] = other.scheduler_info()["workers"]
         told = f"workers: 0 workers for 1 slot; {address} can't run trials and has not left"
-        until(lambda: told in driver.display.waits, 20, what="the line of the wait")
+        until(lambda: told in driver.display.waits, 60, what="the line of the wait")
         hold = driver.hold(0)
         cluster.join()
-        until(lambda: not unfit.leftovers(), 30, what="the end of the unfit worker")
+        until(lambda: not unfit.leftovers(), 60, what="the end of the unfit worker")
         hold.unlink()
         [trial] = wait()
 
@@ -523,7 +532,7 @@ def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], clus
     assert start is not None
     [waiting] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
     waiting.kill()
-    until(lambda: any("was lost" in line for line in driver.display.lines), 10)
+    until(lambda: any("was lost" in line for line in driver.display.lines), 60)
     if stops:
         driver.executor.post(StopRequested("SIGINT", 2))
         with pytest.raises(SearchInterruptedError):
@@ -569,7 +578,7 @@ def test_a_lost_worker_with_resources_is_not_waited_for(
         first = cluster.join(**gpu, DASK_DISTRIBUTED__WORKER__RESOURCES__FIRST="1")
         until(lambda: any(len(keys) == 2 for keys in other.processing().values()), what="the trial behind the sleep")
         first.kill()
-        until(lambda: len(driver.of(TrialLost)) == 2, 20, what="the loss")
+        until(lambda: len(driver.of(TrialLost)) == 2, 60, what="the loss")
         busy.cancel()
         cluster.join(**gpu)
         [trial] = wait()
@@ -587,7 +596,7 @@ def test_a_restart_by_another_client_costs_no_attempt(drive: Callable[..., Drive
     until(lambda: driver.has_started(0))
     with cluster.client() as other:
         other.restart(wait_for_workers=False)
-    until(lambda: driver.of(TrialLost), 20)
+    until(lambda: driver.of(TrialLost), 60)
     hold.unlink()
     [trial] = wait()
 
@@ -622,7 +631,7 @@ def test_the_end_of_a_session_interrupts_its_trials(drive: Callable[..., Driver]
     driver.executor.close()
 
     assert [t.state for t in driver.records.load()[0]] == [State.WAITING] * 2
-    until(lambda: worker.leftovers() == [worker.process.pid], 20, what="the end of the trial's processes")
+    until(lambda: worker.leftovers() == [worker.process.pid], 60, what="the end of the trial's processes")
 
 
 def test_a_pool_without_gpus_has_no_folder(

@@ -442,10 +442,14 @@ class SearchController:
         """Returns whether there is time to retrain a finalist in full, on one slot."""
         return self._enforcer.fits_in_full(stage, finalist)
 
-    def n_finals_that_fit(self, stage: Stage, finalists: Sequence[Trial]) -> int:
-        """Returns how many of the finalists get a full training; one is trained in any case."""
-        n_full = self._enforcer.n_full(stage, finalists[0]) if finalists else None
-        return len(finalists) if n_full is None else min(len(finalists), n_full)
+    def finals_that_fit(self, stage: Stage, finalists: Sequence[Trial]) -> list[Trial]:
+        """Returns the finalists that get a full training, the first that fit.
+
+        One is trained in any case.
+        """
+        fitting = [t for t in finalists if self._enforcer.may_start(stage, parent=t)] or list(finalists)
+        n_full = self._enforcer.n_full(stage, fitting[0]) if fitting else None
+        return fitting if n_full is None else fitting[:n_full]
 
     def _slots_per_trial(self, n_trials: int | None, n_remaining: int) -> int:
         """Returns the number of slots whose torch threads each trial of a later stage gets."""

@@ -453,14 +453,13 @@ class SearchPipeline:
             holds = False
             if self.budget.is_timed:
                 finalists = self.ranking.finalists(controller.trials, stage)
-                n_that_fit = controller.n_finals_that_fit(stage, finalists)
-                holds = controller.hold_back(stage, finalists[:n_that_fit])
+                holds = controller.hold_back(stage, controller.finals_that_fit(stage, finalists))
             # Unfinished ones of earlier sessions; with hours, their lengths were chosen for the threads of all slots.
             controller.train_finalists(stage, [], n_trials=1 if self.budget.is_timed else n_trials)
             while chosen := self._next_finalists(controller, stage):
-                n_that_fit = controller.n_finals_that_fit(stage, chosen)
-                if n_that_fit < len(chosen):
-                    chosen, n_trials = chosen[:n_that_fit], n_that_fit
+                fitting = controller.finals_that_fit(stage, chosen)
+                if len(fitting) < len(chosen):
+                    chosen, n_trials = fitting, len(fitting)
                 if not controller.train_finalists(stage, chosen, n_trials=n_trials):
                     break
             if holds:

@@ -700,6 +700,29 @@ class TwoPoints(PaperProblem):
     space = ParameterSpace({"x": Int(17, 18)})
 
 
+class SmallTrials(ShortenedProblem):
+    """The better of its two points takes longer; trials of the search have a fifth of the size."""
+
+    metrics = (Metric("score", "minimize"),)
+    space = ParameterSpace({"x": Int(17, 18)})
+
+    def simulate(self, trial: Trial) -> Simulation:
+        full = super().simulate(trial)
+        is_search = Policy.EARLY_STOP in trial.policies
+        seconds = full.seconds * (5 if trial.point["x"] == 17 else 1)
+        return replace(full, seconds=seconds, shares={**full.shares, "scale_share": 0.2 if is_search else 1.0})
+
+
+def test_the_next_finalist_is_trained_if_the_best_does_not_fit() -> None:
+    """In seven minutes not even the least epochs of the better point's final fit, so the other has a final."""
+    problem = Spec.of(SmallTrials, seconds=20.0, ratio=20.0, declared=4.0)
+    paper = Paper(problem, Budget(hours=7 / 60, trials=2), PLANS["two_stage"])
+    finals = [t for t in paper.run().lineage if t.stage == "final"]
+
+    assert [(t.point["x"], t.state) for t in finals] == [(18, State.COMPLETE)]
+    assert paper.hours <= 7 / 60
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("bound", ["hours", "gpu_hours"])
 def test_a_waiting_final_without_time_holds_up_no_other(bound: str) -> None:

@@ -112,19 +112,20 @@ def path_in_errors(path: str) -> Iterator[None]:
         raise CorruptError(f"{path} can't be read: {error}") from error
 
 
-def check_int(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Returns a value that is an integer from ``least`` to ``most``; None: without an upper limit.
+def check_int(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+    """Returns a value that is an integer from ``least`` to ``most``; None: without this limit.
 
     Raises:
         ConfigurationError: it is not. A bool is not an integer here.
     """
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):  # type: ignore[operator]
+    whole = cast("int", value)
+    if not is_whole or (least is not None and whole < least) or (most is not None and whole > most):
         is_integral = isinstance(value, float) and value.is_integer()
         remedy = f". Write {value:.0f}" if is_integral else ""
-        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigurationError(f"{name}={short_repr(value)}: must be a whole number {allowed}{remedy}")
-    return cast("int", value)
+        allowed = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
+        raise ConfigurationError(f"{name}={short_repr(value)}: must be a whole number{allowed}{remedy}")
+    return whole
 
 
 def check_bool(name: str, value: object) -> bool:

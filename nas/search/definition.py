@@ -17,7 +17,7 @@ from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
 from nas.core.spec import LoadedSpec, Spec
 from nas.core.trial import OnMissingWeights
-from nas.core.validation import check_choice, short_repr
+from nas.core.validation import check_bool, check_choice, check_int, short_repr
 from nas.search.initial_tuner import InitialTuner
 from nas.search.job_plan import JobPlan
 from nas.search.search_init import SearchInit
@@ -76,8 +76,10 @@ class Search:
 
     def __post_init__(self) -> None:
         check_choice("on_missing_weights", self.on_missing_weights, get_args(OnMissingWeights))
-        if self.slots < 1 or self.n_threads < 1:
-            raise ConfigurationError(f"slots={self.slots}, n_threads={self.n_threads}: must be at least 1")
+        check_int("seed", self.seed)
+        check_bool("deterministic", self.deterministic)
+        check_int("slots", self.slots, 1)
+        check_int("n_threads", self.n_threads, 1)
 
     def build(self, *, is_loop: bool = False) -> PreparedSearch:
         """Returns the search with its parts built, and its identity.

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from nas.core.errors import AlreadyPublishedError, ConfigurationError, StorageError
+from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
 from nas.search.definition import PreparedSearch, compared
+from nas.storage.record_format import decode_record, encode_record
 from nas.storage.records import Records
+from nas.storage.search_records import check_header
 from nas.training.data_digest import NO_FILE
 
 _MAX_SHOWN = 200
@@ -24,6 +26,7 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
     """
     existing = records.header()
     if existing is None:
+        _check_readable(prepared.search_json)
         try:
             records.publish("search.json", prepared.search_json)
             return
@@ -44,6 +47,14 @@ def claim_identity(records: Records, prepared: PreparedSearch) -> None:
             f"the search in {records.files.url} was begun with other data: problem.{'; problem.'.join(found)}. "
             "Scores on other data can't be compared. Choose another name=..., or the data that it was begun with"
         )
+
+
+def _check_readable(record: Mapping[str, Any]) -> None:
+    """Checks that sessions and reports can read a ``search.json``."""
+    try:
+        check_header(decode_record(encode_record(record)))
+    except (CorruptError, ValueError) as error:
+        raise ConfigurationError(f"the search can't be recorded: {error}. Change this part of it") from error
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

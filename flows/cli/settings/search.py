@@ -18,7 +18,7 @@ from flows.cli.settings.runners import read_gpus, read_wanted_gpus, read_wishes
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan
-from nas.core.validation import check_bool
+from nas.core.validation import check_bool, check_int
 from nas.search.definition import Search
 from nas.search.search_init import SearchInit
 from nas.tuners.shared.constrained import checked_limits
@@ -65,8 +65,7 @@ def check_values(invocation: Invocation) -> None:
     read_root(values)
     read_retention(values)
     checked_limits(values["constraints"])
-    if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
-        raise ConfigurationError(f"seed={values['seed']!r}: must be a whole number")
+    check_int("seed", values["seed"])
     check_bool("deterministic", values["deterministic"])
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -22,10 +23,12 @@ from nas import (
     Int,
     Metric,
     ParameterSpace,
+    PolicyPlan,
     Problem,
     Retention,
     Search,
     Spec,
+    Stage,
     TrialRun,
     load,
     run_search,
@@ -78,6 +81,15 @@ class Scaled(Problem):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         self.n_trained += 1
         return {"score": self.factor * run.point["x"]}
+
+
+class Counting(Scaled):
+    """Describes itself by a number."""
+
+    about = cast("Mapping[str, str]", {"rows": 5})
+
+
+SEARCH = Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner))
 
 
 class Popping(Scaled):
@@ -239,11 +251,10 @@ def n_threads() -> Iterator[int]:
 def test_parts_are_classes_paths_or_specs() -> None:
     """The same search is described by classes, by dotted paths, by specs and by a ``Search``."""
     root, path = memory(), "nas.tuners.random.RandomTuner"
-    whole = Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner))
     found = [
         run_search(Scaled, tuner=RandomTuner, root=root, budget=3),
         run_search(Spec.of(Scaled), tuner=path, root=root, budget=3),
-        run_search(whole, root=root, budget=3),
+        run_search(SEARCH, root=root, budget=3),
     ]
 
     assert len({results.name for results in found}) == 1
@@ -269,6 +280,15 @@ def test_tuner_instance_gives_the_seed() -> None:
     named = run_search(search, root=memory(), budget=6)
 
     assert [trial.point for trial in given.lineage] == [trial.point for trial in named.lineage]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_any_whole_number_is_a_seed(seed: int) -> None:
+    """Negative and large seeds are recorded, and the search is read again."""
+    root = memory()
+    run_search(replace(SEARCH, seed=seed), root=root, name="s", budget=1)
+
+    assert load("s", root).lineage[0].metrics["score"] >= 0
 
 
 def test_threads_run_beside_one_another() -> None:
@@ -329,9 +349,20 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
         (Scaled, {"name": ""}, "name=''"),
         (Scaled, {"code": "change"}, "code='change': must be changed, to go on with other code"),
         (changed(Scaled(2), factor=5), {}, r"problem=Scaled\(\.\.\.\): factor must not .* Pass Scaled\(factor=5, "),
-        (Search(problem=Spec.of(Scaled), tuner=Spec.of(RandomTuner)), {}, "tuner=.*must not be given with a Search"),
+        (SEARCH, {}, "tuner=.*must not be given with a Search"),
         (Scaled, {"tuner": RandomTuner(PlainProblem.space, Scaled.metrics)}, None),
         (Scaled, {"tuner": RandomTuner(ParameterSpace({"y": Int(0, 1)}), Scaled.metrics)}, "have the problem's space"),
+        (
+            Scaled,
+            {"tuner": RandomTuner(Scaled.space, Scaled.metrics, seed=cast("int", 3.0))},
+            r"seed=3\.0: .* Write 3$",
+        ),
+        (Counting, {}, r"the search can't be recorded: about\[.*: must be `str`, not `int`"),
+        (
+            replace(SEARCH, plan=PolicyPlan((Stage(name=cast("str", 5)),))),
+            {"tuner": None},
+            "be recorded: identity.policy",
+        ),
     ],
 )
 def test_mistakes(

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import fsspec
+import numpy as np
 import pytest
 
 from nas.core.errors import ConfigurationError
@@ -261,7 +262,11 @@ class TestRefusals:
         ("changes", "message"),
         [
             ({"on_missing_weights": "ignore"}, r"on_missing_weights='ignore': must be ancestor, scratch or fail"),
-            ({"slots": 0}, r"slots=0, n_threads=1: must be at least 1"),
+            ({"slots": 0}, r"slots=0: must be a whole number of at least 1"),
+            ({"slots": np.int64(1)}, r"slots=.*: must be a whole number of at least 1"),
+            ({"n_threads": 1.0}, r"n_threads=1.0: must be a whole number of at least 1. Write 1"),
+            ({"deterministic": 1}, "deterministic=1: must be true or false"),
+            *(({"seed": seed}, "seed=.*: must be a whole number") for seed in (None, 3.0, "3", True, np.int64(3))),
         ],
     )
     def test_invalid_settings_are_refused(self, changes: dict[str, Any], message: str) -> None:

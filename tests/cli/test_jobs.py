@@ -107,7 +107,7 @@ def test_timeout_of_one_trial(here: Path, api_url: str) -> None:
         "threads=1",
         "runner=processes",
     )
-    done = run(here, *plan, "slots=1", "trial_timeout_s=2", "budget.trials=3", "name=mine", PREFECT_API_URL=api_url)
+    done = run(here, *plan, "slots=1", "trial_timeout_s=5", "budget.trials=3", "name=mine", PREFECT_API_URL=api_url)
 
     found = trials(here / "heirloom" / "mine")
     assert done.status == 0, done.err

@@ -70,7 +70,7 @@ def test_multi_phase_with_tpe_survives_kills(experiment: Path, api_url: str) -> 
         with Command(experiment, *line, module="flows.nni", forked=True, PREFECT_API_URL=api_url) as command:
             until(lambda n=n_finished: is_amid(experiment, n), what="a trial after the finished ones")
             command.kill(to_group=False)
-            until(lambda: not command.leftovers(), 5, what="the end of all processes")
+            until(lambda: not command.leftovers(), 20, what="the end of all processes")
         found = trials(only_search(experiment, "shared"))
         assert seen.items() <= {t.number: t.returned for t in found}.items()
         seen = {t.number: t.returned for t in found if t.is_finished}
@@ -152,7 +152,7 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
     with Command(experiment, *line, module="flows.nni", forked=True, PREFECT_API_URL=api_url) as command:
         until(lambda: len(list(experiment.glob("shared/*/trials/*.result.json"))) >= 5)
         command.kill(to_group=False)
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
     last = run(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url)
 
     found = trials(only_search(experiment, "shared"))
@@ -206,7 +206,7 @@ def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> Non
         until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) == 2)
         command.send(2, to_group=False)
         done = command.wait()
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
 
     assert done.status == 130
     assert {t.state for t in trials(only_search(experiment, "shared"))} == {"WAITING"}

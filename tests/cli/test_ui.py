@@ -65,7 +65,7 @@ def test_a_search_appears_while_the_ui_runs(here: Path, tmp_path: Path, browser:
         browser.get(f"{url}/runs")
         until(lambda: runs[0]["name"] in browser.page_source, what="the run on the page")
         ui.send(signal.SIGINT)
-        ended = ui.wait(20)
+        ended = ui.wait(60)
 
         assert done.status == 0, done.err
         assert [run["state_type"] for run in runs] == ["COMPLETED"]
@@ -84,7 +84,7 @@ def test_sigterm_before_it_answers_ends_it(here: Path, tmp_path: Path) -> None:
     with Command(here, "port=0", module="flows.ui", HEIRLOOM_CACHE=str(tmp_path / "cache")) as ui:
         until(lambda: "starting" in ui.err, what="the start")
         ui.send(signal.SIGTERM, to_group=False)
-        ended = ui.wait(20)
+        ended = ui.wait(60)
 
         assert ended.status == 0
         assert "Traceback" not in ended.err

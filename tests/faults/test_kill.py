@@ -148,7 +148,7 @@ def test_kills_leave_no_trace(here: Path, api_url: str, given: tuple[str, ...], 
                 time.sleep(0.0 if n_kills == 1 else rng.uniform(0.0, 1.0))
             assert command.process.poll() is None, command.err
             command.kill(to_group=(kill + seed) % 2 == 0)
-            until(lambda: not command.leftovers(), 5, what="the end of all processes")
+            until(lambda: not command.leftovers(), 20, what="the end of all processes")
         assert proposals(torn).items() >= proposed.items()
         assert {n: attempts(torn)[n] for n in done} == done
     interrupted = {n: tries[-1] for n, tries in attempts(torn).items() if n not in finished(torn)}

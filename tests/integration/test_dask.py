@@ -51,12 +51,12 @@ def test_a_search_on_a_local_cluster(here: Path, api_url: str) -> None:
         until(lambda: len(starts(search)) >= 4 and "2 workers for 2 slots" in command.err, what="four trials")
         command.send(signal.SIGINT)
         first = command.wait(60)
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
     n_kept = sum(trial.is_finished for trial in trials(search))
     adaptive = f"{resume_line(first.err)} runner.adapt.minimum=0 runner.adapt.maximum=2 runner.cluster.n_workers=0"
     with Command(here, line=adaptive, PREFECT_API_URL=api_url) as command:
         done = command.wait()
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
 
     found = trials(search)
     assert first.status == 130, first.err

@@ -105,7 +105,7 @@ def test_kills_between_phases_leave_no_trace(here: Path, api_url: str) -> None:
             assert number in finished(torn)
             assert not (torn / "trials" / f"{number + 2:06d}.start-1.json").exists()
             command.kill(to_group=to_group)
-            until(lambda: not command.leftovers(), 5, what="the end of all processes")
+            until(lambda: not command.leftovers(), 20, what="the end of all processes")
         hold.unlink()
     started = n_starts(torn)
     with Command(here, *HELD, "name=torn", **where) as command:

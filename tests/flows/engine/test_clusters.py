@@ -80,7 +80,7 @@ def test_workers_of_several_threads_are_as_many_as_slots_need(
     with Progress((Metric("score"),), {"search": 2}, []) as progress:
         pool = open_dask_pool(machine, runtime, progress)
         try:
-            until(lambda: said.append(capfd.readouterr().err) or "1 worker with room" in "".join(said), 20)
+            until(lambda: said.append(capfd.readouterr().err) or "1 worker with room" in "".join(said), 120)
         finally:
             pool.close()
 

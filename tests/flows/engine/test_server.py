@@ -158,16 +158,16 @@ def test_it_starts_at_once_and_answers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", ["", "os.fork() or time.sleep(20)"], ids=["alone", "fork_holds_pipe"])
+@pytest.mark.parametrize("extra", ["", "os.fork() or time.sleep(60)"], ids=["alone", "fork_holds_pipe"])
 def test_it_ends_with_a_killed_driver(extra: str) -> None:
     """After kill -9 of the driver the server is gone, even where a forked process still holds the pipe."""
     with driver(extra) as (process, api_url):
         was_healthy = _is_healthy(api_url)
         process.kill()
-        gone_s = seconds_until_gone(api_url, bound_s=5)
+        gone_s = seconds_until_gone(api_url, bound_s=20)
 
     assert was_healthy
-    assert gone_s < 5
+    assert gone_s < 20
 
 
 @pytest.mark.slow
@@ -332,7 +332,7 @@ def test_a_dead_url_is_one_line_without_credentials(api_url: str) -> None:
     with pytest.raises(ServerError) as caught:
         use_server(api_url)
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert "\n" not in str(caught.value)
     assert "prefect server start" in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -499,7 +499,7 @@ def test_a_dead_server_ends_the_wait() -> None:
     began = time.monotonic()
 
     assert wait_for_backlog(httpx.Client(base_url="http://127.0.0.1:9/api"), "any", n_task_runs=3, timeout_s=30) == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_the_import_is_light() -> None:

@@ -328,13 +328,13 @@ class Own(nas.Problem):
 
 class Slow(RandomTuner):
     def ask(self, lineage, number, job):
-        time.sleep(1.5 if slow == "ask" else 0)
+        time.sleep(5 if slow == "ask" else 0)
         return super().ask(lineage, number, job)
 
 
 class SlowLease(Lease):
     def __init__(self, *arguments, **more):
-        time.sleep(1.5 if slow == "lease" else 0)
+        time.sleep(5 if slow == "lease" else 0)
         super().__init__(*arguments, **more)
 
 
@@ -356,7 +356,7 @@ def test_ctrl_c_while_ask_waits(tmp_path: Path, slow: str) -> None:
     script = tmp_path / "loop.py"
     script.write_text(INTERRUPTED)
     command, environment = [sys.executable, str(script), slow], {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
 
     assert ended.returncode == -signal.SIGINT, ended.stderr
     assert ended.stdout == "not finished ['WAITING']\n"

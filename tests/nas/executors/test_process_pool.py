@@ -378,7 +378,7 @@ class TestDeaths:
     @pytest.mark.parametrize("do", ["sleep", "spin"])
     def test_hanging_trial_is_killed_on_time(self, open_shop: Callable[..., Shop], do: str) -> None:
         """After trial_timeout_s a trial is FAILED(timeout), also in C code that holds the interpreter's lock."""
-        shop = open_shop(timeout_s=1.0)
+        shop = open_shop(timeout_s=3.0)
         began_s: list[float] = []
 
         def observe(event: Event) -> None:
@@ -388,8 +388,8 @@ class TestDeaths:
         hung, after = shop.run((do, 500), ("nothing", 0), observe=observe)
 
         assert (hung.state, hung.reason, hung.attempt) == (State.FAILED, Reason.TIMEOUT, 1)
-        assert hung.error == "ran past trial_timeout_s (1 s) and was killed"
-        assert hung.cost["seconds"] >= 1
+        assert hung.error == "ran past trial_timeout_s (3 s) and was killed"
+        assert hung.cost["seconds"] >= 3
         assert began_s[1] - began_s[0] < 60
         assert after.state == State.COMPLETE
         if do == "spin":
@@ -521,7 +521,7 @@ class TestStops:
         with pytest.raises(SearchInterruptedError):
             shop.run((do, 500), observe=observe)
         thread.join()
-        assert time.monotonic() - stopped_s[-1] < 5
+        assert time.monotonic() - stopped_s[-1] < 30
         assert not shop.records.load()[0][1].is_finished
 
     @pytest.mark.parametrize("do", ["report", "hang", "spin", "sleep"])
@@ -680,9 +680,9 @@ class TestStops:
         began_s = time.monotonic()
 
         shop.close()
-        thread.join(10)
+        thread.join(30)
 
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 30
         assert not is_alive(pid)
         [error] = outcomes
         assert isinstance(error, WorkerLostError)

@@ -367,7 +367,7 @@ class TestTakeover:
         lease.close()
 
         assert lease.number == 2
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 14
 
     def test_third_command_sees_the_newest(self, records: Records, start: Start) -> None:
         """The newest session decides whether the search is busy."""

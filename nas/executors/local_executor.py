@@ -58,3 +58,7 @@ class LocalExecutor(EventQueue):
         """Closes the pool. A thread whose code can't be ended keeps running."""
         self._pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def join(self) -> None:
+        """Waits until no thread runs code, after ``close``."""
+        self._threads.shutdown()

@@ -624,11 +624,11 @@ class SearchController:
                 self._jobs.free_slots(n_waiting, is_stuck=is_stuck)
             case StopRequested(why=why, signal=signal):
                 self._observe(event)
-                self._interrupt()
+                self.interrupt()
                 raise SearchInterruptedError(why, signal)
             case ExecutorFailed(error=error, job=job):
                 release_trials(self._slots, self.trials, job)
-                self._interrupt()
+                self.interrupt()
                 raise error
         if event is not None:
             self._observe(event)
@@ -652,7 +652,7 @@ class SearchController:
         self._observe(Finished(trial))
         before, unfinished = self._first_uncounted(trial.stage), self._unfinished()
         if (message := self._failures.add(trial, before=before, unfinished=unfinished)) is not None:
-            self._interrupt()
+            self.interrupt()
             raise SearchFailedError(message)
 
     def _add_foreign_result(self, trial: Trial) -> None:
@@ -710,5 +710,6 @@ class SearchController:
                 stop = decides_stop(self._stopper, self._proposals.lineage_for_stopper(trial), trial)
             event.answer(stop)
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """Interrupts the running trials; see ``interrupt_trials``."""
         interrupt_trials(self._executor, self._slots, self.trials, self._observe)

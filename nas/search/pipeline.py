@@ -387,8 +387,26 @@ class SearchPipeline:
             scores=self.prepared.scores,
         )
         self._trials = controller.trials
-        if retries:
-            controller.retry(self.failed(trials))
+        try:
+            if retries:
+                controller.retry(self.failed(trials))
+            self._run_stages(controller, executor, planner, only_finals)
+        except KeyboardInterrupt:  # commands post StopRequested
+            lease.mark_stopping()
+            controller.interrupt()
+            raise
+        if only_finals:
+            return
+        n_left = sum(len(self._next_finalists(controller, stage)) for stage in plan.later)
+        if n_left and self.budget.is_timed:
+            text = f"{n_left} finalists were not trained: the time budget is used up."
+            observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
+        lease.mark_complete()
+
+    def _run_stages(
+        self, controller: SearchController, executor: Executor, planner: StagePlanner, only_finals: bool
+    ) -> None:
+        plan = self.prepared.plan
         while True:
             n_trials = len(controller.trials)
             if only_finals:
@@ -404,20 +422,13 @@ class SearchPipeline:
             if self._selection.select_winner(executor, controller.trials):
                 planner.learn_selection(executor.now_s() - started_s)
             controller.collect_garbage(at_end=True)
-            if only_finals:
+            if only_finals or not self.budget.is_timed:
                 return
-            if not self.budget.is_timed:
-                break
             if self.ended_by_tuner or isinstance(self.prepared.tuner, StatefulTuner):  # it starts once a session
-                break
+                return
             may_continue = len(controller.trials) > n_trials and controller.has_budget(plan.search)
             if not (may_continue or planner.release_reserve()):
-                break
-        n_left = sum(len(self._next_finalists(controller, stage)) for stage in plan.later)
-        if n_left and self.budget.is_timed:
-            text = f"{n_left} finalists were not trained: the time budget is used up."
-            observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
-        lease.mark_complete()
+                return
 
     def _startup_note(self) -> str | None:
         """Returns a line if the budget ends before the tuner uses results, else None."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any, Literal
 
 from nas.callbacks.base import Callback
+from nas.core.errors import StorageError
 from nas.executors.events import Event
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -21,6 +24,8 @@ from nas.training.job import Job
 from nas.training.messages import RuntimeSpec
 
 Runner = Literal["debug", "threads", "processes"]
+END_TIMEOUT_S = 5.0
+"""Seconds that the end of a session waits for code that can't be ended."""
 
 
 def run_session(
@@ -54,25 +59,26 @@ def run_session(
     search = prepared.search
     code = session_code(records, prepared) if code is None else code
     lease = SearchLease(records, settings=pipeline.settings(runner, search.slots), code=code)
-    runtime = RuntimeSpec(
-        problem=search.problem,
-        url=records.files.url,
-        options=dict(options or {}),
-        code=prepared.code["problem"],
-        session=lease.number,
-        device=device,
-        n_threads=search.n_threads,
-        has_stopper=search.stopper is not None,
-        jobs_request_trials=prepared.jobs.requests_trials,
-        log_dir=pipeline.log_dir,
-    )
-    pool: WorkerPool
-    if runner == "processes":
-        pool = ProcessPool(runtime, search.slots)
-    else:
-        pool = InProcessPool(runtime, records.files, prepared.problem, train_many=train_many)
-    executor = LocalExecutor(pool, search.slots)
+    executor: LocalExecutor | None = None
     try:
+        runtime = RuntimeSpec(
+            problem=search.problem,
+            url=records.files.url,
+            options=dict(options or {}),
+            code=prepared.code["problem"],
+            session=lease.number,
+            device=device,
+            n_threads=search.n_threads,
+            has_stopper=search.stopper is not None,
+            jobs_request_trials=prepared.jobs.requests_trials,
+            log_dir=pipeline.log_dir,
+        )
+        pool: WorkerPool
+        if runner == "processes":
+            pool = ProcessPool(runtime, search.slots)
+        else:
+            pool = InProcessPool(runtime, records.files, prepared.problem, train_many=train_many)
+        executor = LocalExecutor(pool, search.slots)
         settings = ControllerSettings(
             seed=search.seed,
             budget=pipeline.budget,
@@ -84,5 +90,25 @@ def run_session(
         begun(executor)
         pipeline.run(executor, lease, settings, retries=retries, observe=observe, callbacks=callbacks)
     finally:
-        executor.close()
-        lease.close()
+        _end(executor, lease)
+
+
+def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
+    """Closes the executor and, once its threads have ended, the lease.
+
+    A thread does it, because Ctrl-C must not interrupt it. The search stays busy until then.
+    """
+
+    def release() -> None:
+        with suppress(StorageError):  # it would hide the first error; the lease expires by itself
+            lease.close()
+
+    if executor is None:
+        release()
+        return
+    thread = ThreadPoolExecutor(1, thread_name_prefix="heirloom-end")
+    closed, idle, released = map(thread.submit, (executor.close, executor.join, release))
+    thread.shutdown(wait=False)
+    closed.result()
+    if wait([idle], END_TIMEOUT_S).done:
+        released.result()

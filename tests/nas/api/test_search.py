@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -25,6 +28,7 @@ from nas import (
     ParameterSpace,
     PolicyPlan,
     Problem,
+    Results,
     Retention,
     Search,
     Spec,
@@ -33,7 +37,7 @@ from nas import (
     load,
     run_search,
 )
-from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.errors import ConfigurationError, SearchFailedError, StorageError
 from nas.core.policy import Policy
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
@@ -538,3 +542,116 @@ def test_a_test_returns_scores_by_name(returned: Any) -> None:
     assert results.tests[0]["error"] == (
         f"TypeError: test returned {returned}: must return scores by name. Write return {{'score': value}}"
     )
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import nas
+from nas.core.errors import SearchBusyError
+from nas.tuners.random import RandomTuner
+
+where = sys.argv[1]
+arrived, goes_on = threading.Event(), threading.Event()
+trained = []
+
+
+class Own(nas.Problem):
+    metrics = (nas.Metric("score"),)
+    space = nas.ParameterSpace({"x": nas.Int(0, 99)})
+
+    def train(self, run):
+        trained.append(run.number)
+        self.hang("train")
+        for epoch in range(100 if where == "report" and not goes_on.is_set() else 0):
+            arrived.set()
+            run.report(epoch, score=0.0)
+            time.sleep(0.05)
+        return {"score": run.point["x"]}
+
+    def close(self):
+        self.hang("close")
+
+    def hang(self, here):
+        if here == where:
+            arrived.set()
+            goes_on.wait()
+
+
+def run():
+    return nas.run_search(Own(), tuner=RandomTuner, root="memory://a", name="s", budget=3, finalists=1)
+
+
+def interrupt():
+    arrived.wait()
+    for _ in range(2 if where == "train" else 1):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    run()
+except KeyboardInterrupt:
+    n_running = sum(thread.name.startswith("heirloom-slot") for thread in threading.enumerate())
+    print("interrupted", trained, n_running)
+if where == "train":
+    try:
+        run()
+    except SearchBusyError:
+        print("busy")
+goes_on.set()
+while any(thread.name.startswith("heirloom") for thread in threading.enumerate()):
+    time.sleep(0.01)
+print(nas.load("s", "memory://a").standing, len(run().lineage), trained)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "lines"),
+    [
+        ("report", ["interrupted [0] 0", "not finished 3 [0, 0, 1, 2]"]),
+        ("train", ["interrupted [0] 1", "busy", "not finished 3 [0, 1, 2]"]),
+        ("close", ["interrupted [0, 1, 2] 1", "finished 3 [0, 1, 2]"]),
+    ],
+)
+def test_no_trial_trains_after_ctrl_c_while_the_search_is_free(tmp_path: Path, where: str, lines: list[str]) -> None:
+    """Ctrl-C waits for the trial to end, a second one does not; the search is busy until it has ended."""
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    command, environment = [sys.executable, "script.py", where], {**os.environ, "PYTHONPATH": str(ROOT)}
+    restore = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    finally:
+        signal.signal(signal.SIGINT, restore)
+
+    assert ended.stdout.splitlines() == lines, ended.stderr
+
+
+def test_a_full_disk_leaves_the_search_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the workers' folder can't be made, or the session's end can't be written, the search can be run again."""
+
+    def is_full(*arguments: object, **more: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def search(runner: Runner, budget: int) -> Results:
+        return run_search(Scaled, tuner=RandomTuner, root=root, name="s", budget=budget, slots=2, runner=runner)
+
+    write_heartbeat = SearchLease._heartbeat
+
+    def fail_at_end(lease: SearchLease, *, ended: bool) -> None:
+        if ended:
+            raise StorageError("No space left on device")
+        write_heartbeat(lease, ended=ended)
+
+    root = str(tmp_path)
+    with monkeypatch.context() as patches:
+        patches.setattr(tempfile, "mkdtemp", is_full)
+        with pytest.raises(OSError, match="No space"):
+            search("processes", 2)
+        patches.setattr(SearchLease, "_heartbeat", fail_at_end)
+        first = search("threads", 2)
+    again = search("threads", 3)
+
+    assert first.winner is not None
+    assert len(again.lineage) > len(first.lineage)

@@ -6,13 +6,13 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.names import check_new_name
 from nas.core.ranking import Export
-from nas.core.spec import spec_of
+from nas.core.spec import Spec
 from nas.core.validation import check_int
 from nas.search.definition import PreparedSearch, Search, read_code, read_retry
 from nas.search.identity import claim_identity
@@ -24,12 +24,9 @@ from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.messages import LOG_DIR
-from nas.training.problem import Problem
 from nas.tuners.base import Tuner
 
 logger = logging.getLogger(__name__)
-INJECTED = frozenset({"space", "metrics", "seed"})
-"""Arguments of a tuner that the search gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +93,8 @@ def search_of(problem: object, tuner: object, slots: int | None) -> Search:
         return problem if n_slots is None else replace(problem, slots=n_slots)
     if tuner is None:
         raise ConfigurationError("tuner=None: must be a class, an instance or a dotted path. Pass tuner=MyTuner")
-    tuner_spec = spec_of("tuner", tuner, Tuner, injected=INJECTED)
     seed = tuner.seed if isinstance(tuner, Tuner) else 0
-    return Search(problem=spec_of("problem", problem, Problem), tuner=tuner_spec, seed=seed, slots=n_slots or 1)
+    return Search(problem=cast("Spec", problem), tuner=cast("Spec", tuner), seed=seed, slots=n_slots or 1)
 
 
 def open_pipeline(

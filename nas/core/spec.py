@@ -23,7 +23,16 @@ class Spec:
 
     @classmethod
     def of(cls, class_: type, **arguments: Any) -> Spec:
-        """Returns the spec of an importable class."""
+        """Returns the spec of an importable class.
+
+        Raises:
+            ConfigurationError: it is no class.
+        """
+        given: object = class_
+        if not isinstance(given, type):
+            raise ConfigurationError(
+                f"nas.Spec.of({short_repr(given)}): must be a class. A dotted path goes into nas.Spec"
+            )
         return cls(f"{class_.__module__}.{class_.__qualname__}", arguments)
 
     @classmethod

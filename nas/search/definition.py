@@ -15,7 +15,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
-from nas.core.spec import LoadedSpec, Spec
+from nas.core.spec import LoadedSpec, Spec, spec_of
 from nas.core.trial import OnMissingWeights
 from nas.core.validation import check_bool, check_choice, check_int, short_repr
 from nas.search.initial_tuner import InitialTuner
@@ -32,6 +32,8 @@ from nas.training.proxy_scores import ProxyScores
 from nas.tuners.base import Tuner
 from nas.tuners.shared.constrained import ConstrainedTuner, checked_limits
 
+_INJECTED = frozenset({"space", "metrics", "seed"})
+"""Arguments of a tuner that the search gives."""
 TWO_STAGE = PolicyPlan(
     (
         Stage(
@@ -49,6 +51,9 @@ class Search:
     """The user's definition of a search.
 
     Attributes:
+        problem: A spec. A class, an instance or a dotted path becomes one.
+        tuner: The same.
+        stopper: A spec. A class or a dotted path becomes one. None: no trial stops early.
         plan: The stages with their policies. Policies that the problem does not declare are left out.
         plan_is_named: Whether the user named a plan of their own. Then a policy that the problem does not declare is an
             error.
@@ -75,11 +80,22 @@ class Search:
     init: SearchInit = field(default_factory=SearchInit)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "problem", spec_of("problem", self.problem, Problem))
+        object.__setattr__(self, "tuner", spec_of("tuner", self.tuner, Tuner, injected=_INJECTED))
+        if self.stopper is not None:
+            object.__setattr__(self, "stopper", spec_of("stopper", self.stopper, Stopper))
+        self._check_type("plan", PolicyPlan, 'PolicyPlan.from_stages([{"name": "search"}])')
+        self._check_type("init", SearchInit, 'SearchInit(points=({"width": 16},))')
         check_choice("on_missing_weights", self.on_missing_weights, get_args(OnMissingWeights))
         check_int("seed", self.seed)
         check_bool("deterministic", self.deterministic)
         check_int("slots", self.slots, 1)
         check_int("n_threads", self.n_threads, 1)
+
+    def _check_type(self, name: str, kind: type, example: str) -> None:
+        if not isinstance(value := getattr(self, name), kind):
+            path = f"{kind.__module__}.{kind.__name__}"
+            raise ConfigurationError(f"{name}={short_repr(value)}: must be a {path}. Write {name}={example}")
 
     def build(self, *, is_loop: bool = False) -> PreparedSearch:
         """Returns the search with its parts built, and its identity.

@@ -43,6 +43,7 @@ from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
 from nas.search.search_init import SearchInit
 from nas.search.session import Runner
+from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
@@ -259,21 +260,45 @@ def test_parts_are_classes_paths_or_specs() -> None:
         run_search(Scaled, tuner=RandomTuner, root=root, budget=3),
         run_search(Spec.of(Scaled), tuner=path, root=root, budget=3),
         run_search(SEARCH, root=root, budget=3),
+        run_search(Search(problem=Scaled, tuner=path), root=root, budget=3),  # type: ignore[arg-type]
     ]
 
     assert len({results.name for results in found}) == 1
-    assert [len(results.lineage) for results in found] == [3, 3, 3]
+    assert [len(results.lineage) for results in found] == [3] * 4
 
 
-def test_instance_trains_itself() -> None:
-    """An instance is used as it is, and its arguments are in the identity."""
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_instance_trains_itself(is_whole: bool) -> None:
+    """An instance is used as it is, and its arguments are in the identity; a ``Search`` takes it, too."""
     problem, root = Scaled(factor=2), memory()
-    results = run_search(problem, tuner=RandomTuner, root=root, budget=3)
+    whole: Any = {"problem": problem, "tuner": RandomTuner, "stopper": MedianStopper}
+    given: Any = (Search(**whole), None) if is_whole else (problem, RandomTuner)
+    results = run_search(given[0], tuner=given[1], root=root, budget=3)
 
     assert problem.n_trained == 3
     assert all(trial.metrics["score"] == 2 * trial.point["x"] for trial in results.lineage)
     with pytest.raises(ConfigurationError, match=r"problem\.arguments\.factor: 2 there, 3 here"):
         run_search(Scaled(factor=3), tuner=RandomTuner, root=root, name=results.name, budget=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"problem": 1}, r"problem=1: must be a subclass of nas\.Problem"),
+        ({"tuner": None}, r"tuner=None: must be a subclass of nas\.Tuner"),
+        ({"stopper": RandomTuner}, r"stopper=<class .*: must be a subclass of nas\.Stopper"),
+        (
+            {"stopper": MedianStopper(Scaled.metrics)},
+            r"its arguments must be known\. Pass nas\.Spec\.of\(MedianStopper",
+        ),
+        ({"plan": "full"}, r"plan='full': must be a nas\.core\.policy\.PolicyPlan\. Write plan=PolicyPlan\."),
+        ({"init": [{"x": 1}]}, r"init=\[\{'x': 1\}\]: must be a nas\.search\.search_init\.SearchInit\. Write init=Sea"),
+    ],
+)
+def test_mistakes_in_a_search(changes: dict[str, Any], message: str) -> None:
+    """A part of another kind is refused when the ``Search`` is made."""
+    with pytest.raises(ConfigurationError, match=message):
+        replace(SEARCH, **changes)
 
 
 def test_tuner_instance_gives_the_seed() -> None:

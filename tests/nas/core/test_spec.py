@@ -50,6 +50,14 @@ def test_spec_of_a_class_finds_it_again() -> None:
     assert spec.build() == Metric("loss", "minimize")
 
 
+def test_spec_of_no_class_is_refused() -> None:
+    """Spec.of refuses a dotted path, with the remedy."""
+    with pytest.raises(
+        ConfigurationError, match=r"nas\.Spec\.of\('a\.b\.C'\): must be a class\. A dotted path goes into"
+    ):
+        Spec.of("a.b.C")  # type: ignore[arg-type]
+
+
 def test_spec_survives_pickling() -> None:
     """A pickled spec is equal."""
     spec = Spec(EVOLUTION, {"population_size": 5})

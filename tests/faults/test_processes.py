@@ -34,7 +34,7 @@ TRIAL_ENDS = ("timeout", "worker", "keeper", "guard")
 def test_nothing_is_left_of_a_search(here: Path, api_url: str, end: str) -> None:
     """All kinds of children end with the command, and none holds its output."""
     with start(here, api_url, hangs=end != "success", n_trials=1) as command:
-        until(lambda: (here / "ready-0").exists(), 60, what="all children")
+        until(lambda: (here / "ready-0").exists(), 120, what="all children")
         there = alive(here)
         held = [pid for pid in command.leftovers() if pid != command.process.pid and holds_output(pid, command)]
         COMMAND_ENDS[end](command)
@@ -49,14 +49,14 @@ def test_nothing_is_left_of_a_search(here: Path, api_url: str, end: str) -> None
 def test_nothing_is_left_of_a_trial(here: Path, api_url: str) -> None:
     """All kinds of children end with a trial, be it by a timeout or by a kill of its worker, keeper or guard."""
     waited_s: dict[str, float] = {}
-    with start(here, api_url, hangs=True, n_trials=len(TRIAL_ENDS)) as command:
+    with start(here, api_url, hangs=True, n_trials=len(TRIAL_ENDS), timeout_s=30) as command:
         for number, end in enumerate(TRIAL_ENDS):
-            until(lambda: (here / f"ready-{number}").exists(), 60, what="all children")  # noqa: B023
+            until(lambda: (here / f"ready-{number}").exists(), 120, what="all children")  # noqa: B023
             there = alive(here, number)
             assert len(there) > len(KINDS), end
             if end != "timeout":
                 os.kill(pid_of(end, here, number), signal.SIGKILL)
-            until(lambda: trials(here / "heirloom" / "mine")[number].is_finished, 20, what="the result")  # noqa: B023
+            until(lambda: trials(here / "heirloom" / "mine")[number].is_finished, 60, what="the result")  # noqa: B023
             waited_s[end] = until(lambda: not alive(here, number), 10, what="the end of all children")  # noqa: B023
         command.wait(40)
 
@@ -64,10 +64,10 @@ def test_nothing_is_left_of_a_trial(here: Path, api_url: str) -> None:
     assert [trial.reason for trial in trials(here / "heirloom" / "mine")] == ["timeout", "lost", "lost", "lost"]
 
 
-def start(here: Path, api_url: str, *, hangs: bool, n_trials: int) -> Command:
+def start(here: Path, api_url: str, *, hangs: bool, n_trials: int, timeout_s: float = 300) -> Command:
     """Starts a search whose trials start children of all kinds, and either hang or leave them."""
-    settings = (f"problem.folder={here}", f"problem.hangs={hangs}", f"budget.trials={n_trials}", "trial_timeout_s=12")
-    return Command(here, *CHILDREN, *settings, PREFECT_API_URL=api_url)
+    plan = (f"budget.trials={n_trials}", f"trial_timeout_s={timeout_s}")
+    return Command(here, *CHILDREN, f"problem.folder={here}", f"problem.hangs={hangs}", *plan, PREFECT_API_URL=api_url)
 
 
 def holds_output(pid: int, command: Command) -> bool:

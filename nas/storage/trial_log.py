@@ -15,7 +15,8 @@ from nas.storage.blobs import BlobStore
 MAX_LOG_BYTES = 1_000_000
 
 _current = threading.local()
-_install_lock = threading.Lock()
+_lock = threading.Lock()
+_n_captures = 0
 
 
 def log_path(number: int, of: str = "") -> str:
@@ -59,12 +60,12 @@ class TrialLog:
     @contextmanager
     def capture(self) -> Iterator[None]:
         """Captures what the calling thread prints and logs in the ``with`` block."""
-        _install()
-        _current.log = self
-        try:
-            yield
-        finally:
-            _current.log = None
+        with _installed():
+            _current.log = self
+            try:
+                yield
+            finally:
+                _current.log = None
 
     def put(self, files: BlobStore, path: str) -> None:
         """Writes the log to the storage, unless it is empty."""
@@ -107,8 +108,12 @@ class _ThreadHandler(logging.Handler):
         return True
 
 
-def _install() -> None:
-    with _install_lock:
+@contextmanager
+def _installed() -> Iterator[None]:
+    """Installs the streams and the handler, and removes them after the last capture."""
+    global _n_captures
+    with _lock:
+        _n_captures += 1
         if not isinstance(sys.stdout, _ThreadStream):
             sys.stdout = _ThreadStream(sys.stdout)
         if not isinstance(sys.stderr, _ThreadStream):
@@ -118,3 +123,21 @@ def _install() -> None:
             handler = _ThreadHandler()
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             root.addHandler(handler)
+    try:
+        yield
+    finally:
+        with _lock:
+            _n_captures -= 1
+            if not _n_captures:
+                _remove()
+
+
+def _remove() -> None:
+    """Removes what is still installed; the caller's code may have replaced it."""
+    if isinstance(sys.stdout, _ThreadStream):
+        sys.stdout = sys.stdout.stream
+    if isinstance(sys.stderr, _ThreadStream):
+        sys.stderr = sys.stderr.stream
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _ThreadHandler)]:
+        root.removeHandler(handler)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -680,3 +682,26 @@ def test_a_full_disk_leaves_the_search_free(tmp_path: Path, monkeypatch: pytest.
 
     assert first.winner is not None
     assert len(again.lineage) > len(first.lineage)
+
+
+def test_streams_and_logging_are_the_callers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search leaves no stream and no handler of its own behind, and keeps a stream that a trial has set."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+
+    class Replacing(PlainProblem):
+        def train(self, run: TrialRun) -> Mapping[str, float]:
+            print("one line")
+            sys.stdout = given
+            return {"score": 1.0}
+
+    def state() -> tuple[object, ...]:
+        return sys.stdout, sys.stderr, *logging.getLogger().handlers
+
+    before, given = state(), io.StringIO()
+    run_search(Scaled, tuner=RandomTuner, root=memory(), budget=8, slots=2, runner="threads")
+    after = state()
+    run_search(Replacing, tuner=RandomTuner, root=memory(), budget=1)
+
+    assert after == before
+    assert state() == (given, *before[1:])
+    assert given.getvalue() == ""

@@ -115,9 +115,9 @@ def test_a_subnet_is_the_child_that_inherits() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_subnets() -> None:
-    """The same holds in 1,000 random networks."""
-    check_draws(range(60, 1060))
+def test_hundreds_of_subnets() -> None:
+    """The same holds in 300 more random networks."""
+    check_draws(range(60, 360))
 
 
 def test_other_rules_give_other_tensors() -> None:

@@ -23,10 +23,13 @@ def starts(here: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_of_two_at_once_one_runs(here: Path) -> None:
+def test_of_two_at_once_one_runs(here: Path, api_url: str) -> None:
     """Of two commands started at once on one search one runs; the other exits 2 with host, pid and age."""
     command = (*DEBUG, "budget.trials=3", "finalists=1", "problem.seconds=3")
-    with Command(here, *command) as first, Command(here, *command) as second:
+    with (
+        Command(here, *command, PREFECT_API_URL=api_url) as first,
+        Command(here, *command, PREFECT_API_URL=api_url) as second,
+    ):
         done = {driver.process.pid: driver.wait() for driver in (first, second)}
     (winner,) = [pid for pid, outcome in done.items() if outcome.status == 0]
     (loser,) = [outcome for outcome in done.values() if outcome.status != 0]
@@ -37,9 +40,9 @@ def test_of_two_at_once_one_runs(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_driver_is_refused_at_once(here: Path) -> None:
+def test_a_second_driver_is_refused_at_once(here: Path, api_url: str) -> None:
     """While a search runs, the same command exits 2 with one line and changes nothing."""
-    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=300") as first:
+    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=300", PREFECT_API_URL=api_url) as first:
         until(lambda: starts(here))
         before = everything(here)
         second = run(here, *DEBUG, "budget.trials=1", "problem.seconds=300")
@@ -52,12 +55,13 @@ def test_a_second_driver_is_refused_at_once(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_driver_without_a_name_is_refused(here: Path) -> None:
+def test_a_second_driver_without_a_name_is_refused(here: Path, api_url: str) -> None:
     """The problem decides whether it is the same search, after a first line; another seed's search runs."""
     command = (*TIMED, "runner=debug", "budget.trials=1", "finalists=1")
-    with Command(here, *command, "problem.seconds=300") as first:
+    with Command(here, *command, "problem.seconds=300", PREFECT_API_URL=api_url) as first:
         until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
-        same, other = run(here, *command, "problem.seconds=300"), run(here, *command, "seed=1", "problem.seconds=0")
+        same = run(here, *command, "problem.seconds=300")
+        other = run(here, *command, "seed=1", "problem.seconds=0", PREFECT_API_URL=api_url)
     driven = r"search timed-random-\S+ is running on this host; checking whether it is this one\n"
 
     assert (same.status, other.status) == (2, 0)
@@ -67,15 +71,16 @@ def test_a_second_driver_without_a_name_is_refused(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_suspended", [False, True], ids=["running", "suspended"])
-def test_a_takeover_ends_the_older_driver(here: Path, is_suspended: bool) -> None:
+def test_a_takeover_ends_the_older_driver(here: Path, api_url: str, is_suspended: bool) -> None:
     """With takeover=true the newer driver continues once the older one has stopped or is silent; nothing is lost."""
-    with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5") as older:
+    with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5", PREFECT_API_URL=api_url) as older:
         until(lambda: len(starts(here)) >= 2)
         if is_suspended:
             older.send(signal.SIGSTOP)
-        newer = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", "takeover=true")
+        few = ("budget.trials=1", "finalists=1", "problem.seconds=0.5", "takeover=true")
+        newer = run(here, *DEBUG, *few, PREFECT_API_URL=api_url)
         older.send(signal.SIGCONT)
-        done = older.wait(20)
+        done = older.wait(60)
     found = trials(here / "heirloom" / "mine")
 
     assert newer.status == 0
@@ -128,9 +133,9 @@ def test_a_finished_search_is_shown_and_extended(here: Path, tmp_path: Path, api
 
 
 @pytest.mark.slow
-def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
+def test_a_smaller_budget_finds_it_finished(here: Path, api_url: str) -> None:
     """A budget that is already used up ends the search, and nothing is undone."""
-    first = run(here, *DEBUG, "budget.trials=2", "finalists=1")
+    first = run(here, *DEBUG, "budget.trials=2", "finalists=1", PREFECT_API_URL=api_url)
     second = run(here, *DEBUG, "budget.trials=1", "finalists=1")
 
     assert first.status == second.status == 0
@@ -139,10 +144,10 @@ def test_a_smaller_budget_finds_it_finished(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spent_hours_are_finished(here: Path) -> None:
+def test_spent_hours_are_finished(here: Path, api_url: str) -> None:
     """A search with used-up hours is finished; the same command names the budget to enlarge."""
     command = (*DEBUG, "budget.hours=0.0005", "finalists=1", "problem.seconds=0.2")
-    first, second = run(here, *command), run(here, *command)
+    first, second = run(here, *command, PREFECT_API_URL=api_url), run(here, *command)
 
     assert first.status == second.status == 0
     left = "what is left of budget.hours is too short for another trial. Raise budget.hours, or choose"

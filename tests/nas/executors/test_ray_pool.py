@@ -85,9 +85,12 @@ class Shop:
 
 @pytest.fixture
 def open_shop(nodes: RayNodes, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    """Yields a function that opens a pool on the cluster, which has a node unless ``joins`` is false."""
     opened: list[Shop] = []
 
-    def open_shop(**spec: Any) -> Shop:
+    def open_shop(*, joins: bool = True, **spec: Any) -> Shop:
+        if joins and all(node.exit_status is not None for node in nodes.nodes):
+            nodes.join()
         opened.append(Shop(tmp_path / "search", nodes.address, **spec))
         return opened[-1]
 
@@ -104,17 +107,17 @@ def lost(attempt: Future[Trial | None], timeout_s: float) -> WorkerLostError:
 
 def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:
     """A trial waits for a node, is lost with it in seconds, and runs again on the next; SIGTERM costs no attempt."""
-    shop = open_shop()
+    shop = open_shop(joins=False)
     first = shop.start(0, "report", seconds=100)
     until(lambda: "workers: 0 workers for 1 slot; each takes 1 CPU of the cluster" in shop.display.waits)
     node = nodes.join()
     shop.await_start(0)
     node.kill()
-    why = lost(first, 20)
+    why = lost(first, 60)
     again = shop.start(0, "report", seconds=100, attempt=2)
     nodes.join()
     os.kill(parent(shop.await_start(0, attempt=2)), signal.SIGTERM)  # the node's raylet, as Slurm and Kubernetes do
-    planned = lost(again, 20)
+    planned = lost(again, 60)
     last = shop.start(0, "nothing", attempt=3)
     nodes.join()
     trial = last.result(120)
@@ -137,13 +140,13 @@ def test_a_killed_worker_is_replaced(open_shop: Callable[..., Shop]) -> None:
     first = shop.start(0, "report", seconds=100)
     actor = shop.await_start(0)
     os.kill(actor, signal.SIGKILL)
-    whys = [lost(first, 20)]
+    whys = [lost(first, 60)]
     noticed_s = time.monotonic()
     second = shop.start(0, "report", seconds=100, attempt=2)
     actor = shop.await_start(0, attempt=2)
     seconds = time.monotonic() - noticed_s
     os.kill(actor, signal.SIGTERM)
-    whys.append(lost(second, 20))
+    whys.append(lost(second, 60))
     trial = shop.start(0, "nothing", attempt=3).result(120)
 
     assert seconds < 60
@@ -170,9 +173,9 @@ def test_the_controller_never_waits_for_ray(open_shop: Callable[..., Shop]) -> N
         seconds = time.monotonic() - began_s
     finally:
         os.kill(pid, signal.SIGCONT)
-    trial = running.result(30)
+    trial = running.result(90)
 
-    assert seconds < 1
+    assert seconds < 10  # 2,000 waits of 10 ms are 20 s
     assert trial is not None
     assert trial.state == State.STOPPED
 
@@ -201,7 +204,7 @@ def test_a_trial_that_is_killed_on_its_way_to_an_actor_ends(open_shop: Callable[
 
 def test_a_crash_and_a_timeout_end_only_their_trial(open_shop: Callable[..., Shop]) -> None:
     """As on one machine: a segfault costs an attempt, a trial past its time fails, and the actor goes on."""
-    shop = open_shop(trial_timeout_s=2)
+    shop = open_shop(trial_timeout_s=5)
     crashed = lost(shop.start(0, "segfault"), 120)
     late = shop.start(1, "hang", seconds=100).result(60)
     last = shop.start(2, "nothing").result(60)
@@ -264,7 +267,7 @@ def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_shop: Calla
     nodes.head.kill()
 
     with pytest.raises(SearchInterruptedError, match="the head of the Ray cluster was lost"):
-        running.result(60)
+        running.result(90)
 
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:

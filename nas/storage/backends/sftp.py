@@ -95,7 +95,7 @@ class SftpBackend(ObjectBackend):
 
     def names(self, folder: str) -> list[str]:
         """Returns the server's listing."""
-        names = self._reading(lambda client: client.listdir(folder))
+        names = self._reading(lambda client: client.listdir(folder or "/"))
         return [name for name in names if name not in (".", "..")]
 
     def walk(self, folder: str) -> list[BlobInfo]:
@@ -104,7 +104,7 @@ class SftpBackend(ObjectBackend):
         async def below(client: SFTPClient, path: str) -> list[BlobInfo]:
             found: list[BlobInfo] = []
             with suppress(*GONE):  # deleted meanwhile
-                async for entry in client.scandir(f"{folder}/{path}".rstrip("/")):
+                async for entry in client.scandir(f"{folder}/{path}".rstrip("/") or "/"):
                     name, attributes = path + str(entry.filename), entry.attrs
                     if attributes.type != asyncssh.FILEXFER_TYPE_DIRECTORY:
                         found.append(BlobInfo(name, attributes.size or 0, attributes.mtime))
@@ -201,7 +201,8 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
     if _is_here(host):
         settings.setdefault("known_hosts", None)
     connection = Connection(host, port, asyncssh.SSHClientConnectionOptions(**settings))
-    return SftpBackend(connection, retry_s), parts.path.removeprefix("/~/") or "/"
+    path = f"{parts.path}/".removeprefix("/~/")
+    return SftpBackend(connection, retry_s), path.rstrip("/") or ("." if parts.path.startswith("/~") else "/")
 
 
 def _is_here(host: str) -> bool:

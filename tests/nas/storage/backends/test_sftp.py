@@ -325,6 +325,17 @@ class TestOpenSsh:
         """OpenSSH's own server keeps the contract."""
         check_blob_store(*openssh)
 
+    def test_a_home_and_the_whole_server_are_listed(
+        self, openssh: tuple[str, dict[str, object]], tmp_path: Path
+    ) -> None:
+        """``/~`` is the home folder, and ``/`` the whole server, of which names are listed."""
+        url, options = openssh
+        host = url.removesuffix(f"{tmp_path}/root")
+        home = {name for path in Path.home().iterdir() if (name := path.name)}
+
+        assert {*open_root(f"{host}/~/", options).names()} == {*open_root(f"{host}/~", options).names()} == home
+        assert {*open_root(f"{host}/", options).names()} >= {"etc", "tmp"}
+
     def test_taken_name_or_link_is_refused(self, openssh: tuple[str, dict[str, object]], tmp_path: Path) -> None:
         """An exclusive name is refused also where it is a link that leads nowhere."""
         root = open_root(*openssh, retry_s=0)

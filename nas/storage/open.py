@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from nas.core.errors import ConfigurationError
@@ -40,6 +41,7 @@ def open_root(
         )
     protocol, separator, rest = url.partition("://")
     if separator and protocol not in ("file", "local"):
+        _check_credentials(url)
         from nas.storage.backends.object_store import ObjectBlobStore
 
         return ObjectBlobStore(url, options or {}, retry_s=RETRY_S if retry_s is None else retry_s)
@@ -57,3 +59,20 @@ def open_root(
         mount = find_mount(folder)
         retry_s = DISK_RETRY_S if mount is not None and mount.is_local else RETRY_S
     return LocalBlobStore(os.path.abspath(folder), retry_s=retry_s)
+
+
+def _check_credentials(url: str) -> None:
+    """Refuses a URL with credentials that messages and records could not mask."""
+    protocol, _, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    has_port = re.fullmatch(r"[^@]*:[0-9]*", authority) is not None
+    if ":" in authority and not has_port and "@" in rest.removeprefix(authority):
+        raise ConfigurationError(
+            f"storage.root={protocol}://***: must not have `/`, `?` or `#` in its password. Write %2F, %3F or %23, or "
+            "give the password in storage.options."
+        )
+    if "?" in rest:
+        raise ConfigurationError(
+            f"storage.root={without_passwords(url.partition('?')[0])}?***: must not have a `?`. Give credentials in "
+            "storage.options or variables."
+        )

@@ -223,3 +223,29 @@ def test_option_that_the_driver_refuses_is_a_mistake(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigurationError, match=r"storage\.options") as caught:
         open_root("plain:///x", {"password": SECRET})
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://KEY:ab/{SECRET}@bucket/prefix",
+        f"sftp://me:ab/{SECRET}@127.0.0.1/x",
+        f"sftp://me:ab#{SECRET}@127.0.0.1:9/x",
+        f"sftp://me:ab?{SECRET}@127.0.0.1:9/x",
+        f"az://container/folder?sv=2024&sig={SECRET}%3D",
+        f"gs://bucket/folder?token={SECRET}",
+        f"sftp://me:{SECRET}@127.0.0.1/x?y",
+    ],
+)
+def test_credentials_that_can_not_be_masked_are_refused(url: str) -> None:
+    """A password with a slash and the like, and any query, are refused without a trace of them."""
+    with pytest.raises(ConfigurationError, match=r"^storage.root=\S+\*\*\*: must not have") as caught:
+        open_root(url)
+
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("url", ["memory://a/b@c", "memory://a:1/b@c", "memory://me:a%2Fb@h/c"])
+def test_an_at_sign_in_a_path_is_no_password(url: str) -> None:
+    """A path may hold an @, also after a port."""
+    assert open_root(url).url == url.replace("a%2Fb", "***")

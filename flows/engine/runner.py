@@ -41,6 +41,7 @@ from nas.views.formatting import count
 from nas.views.progress import Progress
 
 if TYPE_CHECKING:
+    from flows.engine.flow import FlowRun
     from flows.engine.server import TemporaryServer
 
 END_S = 10.0
@@ -265,7 +266,7 @@ class Engine:
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
             thread.start()
             self._wait(
-                outcome, session_run.progress.say, lambda: None if thread.is_alive() else flow_run.error or NEVER_BEGAN
+                outcome, session_run.progress.say, lambda: None if thread.is_alive() else _death_of(flow_run, api_url)
             )
         is_gone = self._server is not None and not self._server.is_running
         with self._signals.ends_block():
@@ -307,6 +308,20 @@ class Engine:
                 say("stopping; a second Ctrl-C ends the process at once")
             if (error := died()) is not None and not outcome.wait(0.0):
                 outcome.fail(error)
+
+
+def _death_of(flow_run: FlowRun, api_url: str) -> BaseException:
+    """Returns the error of a flow that has ended without the session's outcome."""
+    from flows.engine.server import refusal_of
+
+    error = flow_run.error
+    if error is None:
+        return NEVER_BEGAN
+    if flow_run.id is not None or not isinstance(error, Exception):
+        return error
+    refusal = refusal_of(error, api_url)
+    refusal.__cause__ = error
+    return refusal
 
 
 class _Outcome:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from nas.core.errors import ConfigurationError, ServerError
+from nas.core.redaction import public_line
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -221,11 +222,23 @@ def use_server(api_url: str) -> None:
     except (httpx.InvalidURL, ValueError):
         why = "that is no URL"
     if why:
-        shown = re.sub(r"(?<=://).*@", "***@", api_url)
         raise ServerError(
-            f"no Prefect server at {shown} ({why}): start it with `prefect server start`, "
+            f"no Prefect server at {_shown(api_url)} ({why}): start it with `prefect server start`, "
             "or unset PREFECT_API_URL (environment or profile) to use a temporary one"
         )
+
+
+def refusal_of(error: BaseException, api_url: str) -> ServerError:
+    """Returns the error for a server that did not begin the flow."""
+    line = public_line(f"{type(error).__name__}: {error}".split("\n", 1)[0])
+    return ServerError(
+        f"Prefect's server at {_shown(api_url)} did not begin the flow run ({line}): check PREFECT_API_URL, and "
+        "PREFECT_API_AUTH_STRING or PREFECT_API_KEY"
+    )
+
+
+def _shown(api_url: str) -> str:
+    return re.sub(r"(?<=://).*@", "***@", api_url)
 
 
 def chosen_api_url() -> str | None:

@@ -350,6 +350,19 @@ def test_an_unreachable_server_is_one_line(here: Path, runner: str) -> None:
     assert everything(here) == []
 
 
+def test_a_server_that_refuses_the_login_is_one_line(here: Path, api_url: str) -> None:
+    """A login that the user's own server refuses is named after the start, without a traceback."""
+    done = run(here, *TIMED, "runner=threads", PREFECT_API_URL=api_url, PREFECT_API_AUTH_STRING="me:wrong")
+
+    assert done.status == 1
+    assert "Traceback" not in done.err
+    assert re.search(
+        r"^heirloom: Prefect's server at \S+ did not begin the flow run \(.*401.*\): .*PREFECT_API_AUTH_STRING",
+        done.err,
+        re.M,
+    )
+
+
 @pytest.mark.slow
 def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
     """An existing search is not continued with another identity; each differing key is named with both values."""

@@ -56,15 +56,18 @@ def noise(err: str) -> list[str]:
         ("debug", signal.SIGTERM, False),
     ],
 )
-def test_an_interruption_is_orderly(here: Path, runner: str, number: signal.Signals, to_group: bool) -> None:
+def test_an_interruption_is_orderly(
+    here: Path, api_url: str, runner: str, number: signal.Signals, to_group: bool
+) -> None:
     """Running trials stop without a result; status 130 or 143, and the line that resumes, within seconds.
 
-    The signal goes to the process group, as a terminal's, or to the driver alone.
+    The signal goes to the process group, as a terminal's, or to the driver alone. With worker processes the server is
+    a temporary one.
     """
     search, slots = here / "heirloom" / "mine", 1 if runner == "debug" else 2
     command = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=3")
     command = (*command, f"problem.marks={here}")
-    with Command(here, *command) as driver:
+    with Command(here, *command, **({} if runner == "processes" else {"PREFECT_API_URL": api_url})) as driver:
         until((here / str(slots)).exists, what="a trial after the first")
         sent = time.monotonic()
         driver.send(number, to_group=to_group)

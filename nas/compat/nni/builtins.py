@@ -51,7 +51,7 @@ def tuner_spec(experiment: Experiment) -> Spec:
     ignored = ("optimize_mode", *replacement.ignored)
     given = {key: value for key, value in choice.arguments.items() if key not in ignored}
     if unknown := given.keys() - replacement.names.keys():
-        raise ConfigurationError(f"tuner.classArgs.{sorted(unknown)[0]}: {name} has no such argument")
+        raise ConfigurationError(f"tuner.classArgs.{min(map(str, unknown))}: {name} has no such argument")
     arguments = {**replacement.arguments, **{replacement.names[key]: value for key, value in given.items()}}
     if name == "BatchTuner":
         arguments["points"] = _batch_points(experiment.space)
@@ -98,7 +98,9 @@ def stopper_spec(choice: TunerChoice) -> Spec:
             "(docs/guides/stoppers.md)"
         )
     if arguments:
-        raise ConfigurationError(f"assessor.classArgs.{sorted(arguments)[0]}: {choice.builtin} has no such argument")
+        raise ConfigurationError(
+            f"assessor.classArgs.{min(map(str, arguments))}: {choice.builtin} has no such argument"
+        )
     return stopper
 
 

@@ -224,7 +224,9 @@ class _Reader:
             self._note(f"trial.{name}", _RUNNERS)
         unknown = trial.keys() - {"command", "codeDir", "gpuNum", "nasMode", *_TRIAL_NO_EFFECT.split()}
         if unknown:
-            raise ConfigurationError(f"trial.{sorted(unknown)[0]}: the fields of trial are command, codeDir and gpuNum")
+            raise ConfigurationError(
+                f"trial.{min(map(str, unknown))}: the fields of trial are command, codeDir and gpuNum"
+            )
         return trial
 
     def _commands_of_roles(self, trial: Mapping[str, Any]) -> list[str]:
@@ -253,7 +255,7 @@ class _Reader:
         known = {builtin, *_CLASS.split(), *_CLASS_NO_EFFECT}
         if unknown := content.keys() - known:
             raise ConfigurationError(
-                f"{kind}.{sorted(unknown)[0]}: the fields of {kind} are {', '.join(sorted(known))}"
+                f"{kind}.{min(map(str, unknown))}: the fields of {kind} are {', '.join(sorted(known))}"
             )
         for name in sorted(content.keys() & _CLASS_NO_EFFECT):
             self._note(f"{kind}.{name}", f"the {kind} sees what this command sees")

@@ -448,6 +448,10 @@ def test_v2_names(tmp_path: Path) -> None:
         ({"searchSpacePath": "gone.json"}, "searchSpacePath=gone.json: "),
         ({"trainingServicePlatform": "cloud"}, "trainingServicePlatform='cloud': "),
         ({"multiPhase": "yes"}, "multiPhase='yes': "),
+        ({"trial": {"command": "x", 5: "x", "gpus": 1}}, "trial.5: "),
+        ({"tuner": {"builtinTunerName": "TPE", 5: "x", "seed": 1}}, "tuner.5: "),
+        ({"tuner": {"builtinTunerName": "TPE", "classArgs": {5: "x", "seed": 1}}}, "tuner.classArgs.5: "),
+        ({"assessor": {"builtinAssessorName": "Medianstop", "classArgs": {5: 1, "x": 1}}}, "assessor.classArgs.5: "),
     ],
 )
 def test_mistakes(tmp_path: Path, fields: dict[str, object], text: str) -> None:

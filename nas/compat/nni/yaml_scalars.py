@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-_BOOL, _INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float"))
+_BOOL, _INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "merge"))
 _RULES = (
     (_BOOL, "tTfF", r"true|True|TRUE|false|False|FALSE"),
     (_INT, "-+0123456789", r"[-+]?(?:0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)"),
@@ -22,14 +22,28 @@ _BASES = {"0b": 2, "0o": 8, "0x": 16}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """Reads ``on``, ``no`` and ``1:30`` as strings, ``1e-3`` as a float, and ``010`` as ten."""
+    """Reads ``on``, ``no`` and ``1:30`` as strings, ``1e-3`` as a float, and ``010`` as ten.
+
+    A key that is twice in a mapping is an error, as in ruamel.yaml.
+    """
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = key.tag, str(key.value)
+            if name in names and key.tag != _MERGE:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"{key.value} is there twice, the second time in line {line}. Remove one")
+            names.add(name)
+        return node
 
 
 def read_yaml(text: str) -> Any:
     """Returns the content of a YAML document.
 
     Raises:
-        yaml.YAMLError: the text is not YAML.
+        yaml.YAMLError: the text is not YAML, or a mapping has a key twice.
     """
     loader = _Loader(text)
     try:

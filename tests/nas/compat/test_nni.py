@@ -363,9 +363,28 @@ def test_scalars_of_the_configuration(tmp_path: Path) -> None:
     assert [type(value) for value in read] == [type(value) for value in scalars.values()]
     assert experiment.concurrency == 10
     for wrong in ("useAnnotation: no", "multiPhase: on", "tuner: {name: TPE, includeIntermediateResults: no}"):
-        path.write_text(f"trialConcurrency: 1\ntrial: {{command: x}}\ntuner: {{name: TPE}}\n{wrong}\n")
+        tuner = "" if "tuner" in wrong else "tuner: {name: TPE}\n"
+        path.write_text(f"trialConcurrency: 1\ntrial: {{command: x}}\n{tuner}{wrong}\n")
         with pytest.raises(ConfigurationError, match=r"='(no|on)': must be true or false"):
             read_experiment(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ("maxTrialNum: 5\nmaxTrialNum: 2\n", "maxTrialNum is there twice, the second time in line 5"),
+        ('assessor: {name: Medianstop, classArgs: {1: a, "1": b, 1: c}}\n', "1 is there twice"),
+        ("assessor: &a {<<: {name: x}, <<: {classArgs: {}}, name: Medianstop}\n", None),
+    ],
+)
+def test_a_key_given_twice(tmp_path: Path, more: str, text: str | None) -> None:
+    """A field that is there twice is refused by its name and line. Merged keys may be given again."""
+    from nas.compat.nni.config import TunerChoice, read_experiment
+
+    path = tmp_path / "config.yml"
+    path.write_text(f"trialConcurrency: 1\ntrial: {{command: x}}\ntuner: {{name: Random}}\n{more}")
+    with nullcontext() if text is None else pytest.raises(ConfigurationError, match=text):
+        assert read_experiment(path).assessor == TunerChoice(builtin="Medianstop")
 
 
 def test_v2_names(tmp_path: Path) -> None:

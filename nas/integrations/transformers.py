@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from nas.core.errors import ConfigurationError
 from nas.integrations.training_state import ResumedTraining, TrainingState
+from nas.training.seeds import random_state, set_random_state
 from nas.training.trial_run import TrialRun
 
 
@@ -39,6 +40,7 @@ class TransformersTrialCallback(TrainerCallback):
         self._run = run
         self._metrics = dict(metrics)
         self._resumed = ResumedTraining(run)
+        self._random = None if self._resumed.state is None else random_state()  # Trainer(...) seeds
         self._is_training = False
         self._has_reported = False
         self._step = 0
@@ -107,7 +109,13 @@ class TransformersTrialCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Saves a resume point if one is due: the epoch before is evaluated and reported."""
+        """Saves a resume point if one is due: the epoch before is evaluated and reported.
+
+        Before the first epoch of a resumed trial it restores the random states.
+        """
+        if self._random is not None:
+            set_random_state(self._random)
+            self._random = None
         if state.global_step:
             self._run.save_resume_point(state.global_step, TrainingState(lambda: _state_of(state, kwargs)))
 

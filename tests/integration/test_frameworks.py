@@ -71,6 +71,12 @@ def spec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     torch.set_num_threads(n_threads)
 
 
+def linear_with_dropout(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """The forward pass of a linear layer, with random numbers in training."""
+    outputs = torch.nn.functional.linear(inputs, layer.weight, layer.bias)
+    return torch.nn.functional.dropout(outputs, 0.1, layer.training)
+
+
 class Attempts:
     """Trains attempts of one trial, as a worker does."""
 
@@ -120,8 +126,9 @@ def test_stop_saves_the_weights(spec: Spec) -> None:
     assert attempts.weights(run)
 
 
-def test_interrupted_trial_resumes_to_the_bit(spec: Spec) -> None:
+def test_interrupted_trial_resumes_to_the_bit(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second attempt continues after the last resume point, and ends with the weights of an uninterrupted one."""
+    monkeypatch.setattr(torch.nn.Linear, "forward", linear_with_dropout)
     whole = Attempts(spec.build())
     expected, run = whole.train(Channel())
     attempts = Attempts(spec.build())

@@ -17,7 +17,7 @@ FILES = {
     "vectors_file": DATA / "glove" / "glove_twitter_25d_subset.npz",
 }
 SEARCH = (
-    "+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=2", "problem=squad", "problem.n_questions=320",
+    "+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=2", "problem=squad", "problem.n_questions=160",
     "policy=search_only", "budget.trials=4", "runner=debug", "device=cpu", "threads=1",
 )  # fmt: skip
 

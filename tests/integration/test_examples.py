@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
@@ -25,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 BRING = ROOT / "examples" / "02_bring_your_problem"
 WINNER = ROOT / "examples" / "06_use_the_winner"
 RAFIKI = ROOT / "examples" / "05_rafiki_template"
-GROWING = ROOT / "examples" / "07_networks_that_grow"
 SMALL = ROOT / "examples" / "08_small_then_large"
 SUPERNET = ROOT / "examples" / "10_your_own_supernet"
 ELASTIC = ROOT / "examples" / "11_elastic_language_model"
@@ -92,35 +90,6 @@ def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
     assert report.count("rafiki-auto-") == 3
     assert re.search(r"^search rafiki-enas-[0-9a-f]{8}-Shared: 14 trials \(14 COMPLETE\)$", shared, re.MULTILINE)
     assert re.search(r"^predictions: \[\[0\.", tried, re.MULTILINE)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_networks_grow(tmp_path: Path) -> None:
-    """The README's commands: morphisms keep the function, children are near their parents, searches pass weights on."""
-    grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here")
-    summary = r"^search {}: (\d+) trials \(\1 COMPLETE\)$"
-
-    differences = [float(found) for found in re.findall(r"differs by (\S+)$", grown_by_hand, re.MULTILINE)]
-    assert len(differences) == 10
-    assert max(differences) < 1e-5
-    assert "rest=scaled: 52% inherited; its outputs differ from the parent's by 0%" in grown_by_hand
-    trained = re.findall(r"^child, .+: 0\.\d+, and (0\.\d+) after two epochs$", grown_by_hand, re.MULTILINE)
-    assert len(trained) == 7
-    assert min(map(float, trained)) > 0.85
-    for name, printed, n_trials in (
-        ("grown", grown, 14),
-        ("crossed", crossed, 10),
-        ("drawn", drawn, 6),
-        ("again", again, 6),
-    ):
-        found = re.search(summary.format(name), printed, re.MULTILINE)
-        assert found is not None, printed
-        assert int(found[1]) == n_trials
-    assert "inherited: 8 trials" in grown
-    assert "inherited: 4 trials" in again  # the initial points, which have no parent
-    children = sorted((tmp_path / "here" / "heirloom" / "crossed" / "trials").glob("*.proposal.json"))
-    assert any(len(json.loads(path.read_text())["proposal"]["parents"]) == 2 for path in children)
 
 
 @pytest.mark.slow

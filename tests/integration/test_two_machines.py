@@ -49,12 +49,3 @@ def test_search_on_two_machines_is_whole(seen: dict[str, Any]) -> None:
     for child in children:
         assert child["donor"] in child["parents"]
         assert set(child["inherits"]) == {by_number[child["donor"]]["digest"]}
-
-
-@pytest.mark.parametrize("engine", ["dask", "ray"])
-def test_orphans_of_a_lost_machine_end(engine: str) -> None:
-    """After a driver's machine has vanished, its trial's processes on a worker end within a minute."""
-    found = run_in_namespaces(f"cut_links_{engine}.py", "driver", timeout_s=200)
-
-    assert found["n_processes"] > 0
-    assert found["ended_s"] < 60

@@ -70,7 +70,15 @@ def _numbers(value: Any, n: Sequence[int], what: str) -> list[float]:
 def _choice(value: Any, name: str) -> Any:
     if not isinstance(value, list) or not value:
         raise ConfigurationError(f"_value={value!r:.200}: must be a list of at least one option")
-    options = [_option(item, name) for item in value]
+    return _one_of([_option(item, name) for item in _distinct(value)])
+
+
+def _distinct(items: Sequence[Any]) -> list[Any]:
+    """Returns the items without repeated ones; 1, 1.0 and True differ."""
+    return list({repr(item): item for item in items}.values())
+
+
+def _one_of(options: Sequence[Any]) -> Any:
     return Choice(*options) if len(options) > 1 else options[0]
 
 
@@ -112,16 +120,14 @@ def _distribution(kind: Any, n: int, log: bool) -> Callable[[Any, str], Distribu
 def _layer_choice(value: Any, _: str) -> Any:
     if not isinstance(value, list) or not value:
         raise ConfigurationError(f"_value={value!r:.200}: must be a list of at least one layer")
-    options = [{"_value": item, "_idx": index} for index, item in enumerate(value)]
-    return Choice(*options) if len(options) > 1 else options[0]
+    return _one_of([{"_value": item, "_idx": index} for index, item in enumerate(value)])
 
 
 def _input_choice(value: Any, _: str) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("candidates"), list):
         raise ConfigurationError(f"_value={value!r:.200}: must be an object with candidates and n_chosen")
     subsets = _subsets(value["candidates"], value.get("n_chosen"), "n_chosen")
-    options = [{"_value": [value["candidates"][i] for i in subset], "_idx": list(subset)} for subset in subsets]
-    return Choice(*options) if len(options) > 1 else options[0]
+    return _one_of([{"_value": [value["candidates"][i] for i in subset], "_idx": list(subset)} for subset in subsets])
 
 
 def _mutable_layer(value: Any, name: str) -> dict[str, Any]:
@@ -136,10 +142,7 @@ def _layer(content: Mapping[str, Any], name: str) -> dict[str, Any]:
         raise ConfigurationError(f"{name} must have layer_choice, a list, and may have optional_inputs, a list")
     subsets = _subsets(inputs, content.get("optional_input_size", 0), "optional_input_size")
     chosen = [[inputs[i] for i in subset] for subset in subsets]
-    return {
-        "chosen_layer": Choice(*layers) if len(layers) > 1 else layers[0],
-        "chosen_inputs": Choice(*chosen) if len(chosen) > 1 else chosen[0],
-    }
+    return {"chosen_layer": _one_of(_distinct(layers)), "chosen_inputs": _one_of(_distinct(chosen))}
 
 
 def _subsets(candidates: Sequence[Any], size: Any, what: str) -> list[tuple[int, ...]]:

@@ -108,6 +108,24 @@ def test_tuners_keep_their_contract_in_it(tuner: str) -> None:
     check_tuner(Spec(f"nas.tuners.{tuner}"), load_nni_space(EVERY_TYPE), METRICS, n_trials=12)
 
 
+def test_repeated_options_count_once() -> None:
+    """An option that is there twice is one option; 1, true and 1.0 are three."""
+    nested = {"_name": "A", "k": {"_type": "choice", "_value": [3, 3]}}
+    layer = {"layer_choice": ["a", "a"], "optional_inputs": ["i", "i"], "optional_input_size": 1}
+    space = load_nni_space(
+        {
+            "x": {"_type": "choice", "_value": [1, 1, 2, True, 1.0, [1], [1]]},
+            "nested": {"_type": "choice", "_value": [nested, nested, {"_name": "B"}]},
+            "mutable": {"_type": "mutable_layer", "_value": {"l": layer}},
+        }
+    )
+    points = list(space.points())
+
+    assert [json.dumps(point["x"]) for point in points[::2]] == ["1", "2", "true", "1.0", "[1]"]
+    assert [point["nested"] for point in points[:2]] == [{"_name": "A", "k": 3}, {"_name": "B"}]
+    assert points[0]["mutable"]["l"] == {"chosen_layer": "a", "chosen_inputs": ["i"]}
+
+
 def test_bounds_of_whole_numbers() -> None:
     """The upper bound is excluded; one number alone is the upper bound."""
     assert set(drawn("randint", 3, 7)) == {3, 4, 5, 6}

@@ -18,10 +18,11 @@ from functools import partial
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.core.metric import not_finite, plain_metrics
+from nas.core.metric import not_finite, plain_metrics, whole_step
+from nas.core.supernet import is_epoch
 from nas.core.tracebacks import traceback_of
 from nas.core.trial import Reason, Trial, training_cost
-from nas.core.validation import check_bool, check_number
+from nas.core.validation import check_bool, check_number, short_repr
 from nas.executors.event_queue import POLL_S, EventQueue
 from nas.executors.events import (
     Action,
@@ -156,7 +157,7 @@ class SimulatedExecutor(EventQueue):
         trial = replace(trial, started=began_s)
         self._records.start(trial, {"session": self._session, "host": "simulated", "pid": 0, "time": began_s})
         try:
-            simulation = self._problem.simulate(trial)
+            simulation = _checked(self._problem.simulate(trial))
         except Exception as error:
             failed = trial.fail(Reason.EXCEPTION, traceback_of(error)).finish(began_s)
             self._running[trial.number] = attempt = _Attempt(trial, Simulation(0.0, {}), began_s, 0.0)
@@ -247,8 +248,7 @@ class SimulatedExecutor(EventQueue):
     def _report(self, attempt: _Attempt) -> Event | None:
         if attempt.has_ended:
             return None
-        _, step, raw = attempt.simulation.curve[len(attempt.reported)]
-        metrics = plain_metrics(raw)
+        _, step, metrics = attempt.simulation.curve[len(attempt.reported)]
         if bad := not_finite(metrics):  # as in TrialRun.report
             error = f"step {step} reported {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return self._end(attempt, attempt.trial.fail(Reason.NOT_FINITE, error))
@@ -265,7 +265,12 @@ class SimulatedExecutor(EventQueue):
         return Reported(attempt.trial.number, step, metrics, answer if self._has_stopper else None)
 
     def _complete(self, attempt: _Attempt) -> Trial:
-        metrics = plain_metrics(attempt.simulation.metrics)
+        metrics = attempt.simulation.metrics
+        declared = [metric.name for metric in self._problem.metrics]
+        declared = declared[:1] if is_epoch(attempt.trial) else declared
+        if missing := [name for name in declared if name not in metrics]:
+            error = f"simulate returned {metrics!r:.800}, without {', '.join(missing)}"
+            return attempt.trial.fail(Reason.NO_METRIC, error)
         if bad := not_finite(metrics):
             error = f"simulate returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return attempt.trial.fail(Reason.NOT_FINITE, error)
@@ -296,6 +301,26 @@ class SimulatedExecutor(EventQueue):
     def _remove(self, attempt: _Attempt) -> None:
         attempt.has_ended = True
         del self._running[attempt.trial.number]
+
+
+def _checked(returned: object) -> Simulation:
+    """Returns what ``simulate`` returned, with plain numbers.
+
+    Raises:
+        TypeError: it is no Simulation, or a value is no number.
+        ConfigurationError: its seconds or a share are negative or not finite, or a step is no whole number.
+    """
+    if not isinstance(returned, Simulation):
+        raise TypeError(f"simulate returned {short_repr(returned)}: must return Simulation(seconds, metrics)")
+    amounts = plain_metrics({**returned.shares, "seconds": returned.seconds})
+    for name, amount in amounts.items():
+        check_number(f"simulate: {name}", amount, 0)
+    curve = tuple(
+        (check_number("simulate: share", float(share), 0), whole_step("simulate: step", step), plain_metrics(metrics))
+        for share, step, metrics in returned.curve
+    )
+    metrics = plain_metrics(returned.metrics) if isinstance(returned.metrics, Mapping) else {}
+    return Simulation(amounts.pop("seconds"), metrics, curve, amounts)
 
 
 def _answer(future: Future[Event], pool: WorkerPool, request: ProxyRequest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -188,6 +188,33 @@ def test_problem_that_raises_or_scores_nan_fails_its_trial() -> None:
 
     assert [t.reason for t in trials] == [None, Reason.EXCEPTION, Reason.NOT_FINITE, None]
     assert "no such row" in (trials[1].error or "")
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason", "error"),
+    [
+        (None, Reason.EXCEPTION, "simulate returned None: must return Simulation(seconds, metrics)"),
+        (Simulation(-5.0, {"score": 1.0}), Reason.EXCEPTION, "simulate: seconds=-5.0: must be a number of at least 0"),
+        (Simulation(float("nan"), {"score": 1.0}), Reason.EXCEPTION, "simulate: seconds=nan: must be a number"),
+        (Simulation(1.0, {"score": cast("float", "high")}), Reason.EXCEPTION, "metric score must be a number"),
+        (Simulation(1.0, {"score": 1.0}, ((-0.5, 1, {}),)), Reason.EXCEPTION, "simulate: share=-0.5"),
+        (Simulation(1.0, {"score": 1.0}, ((1.0, 1, {"score": cast("float", "high")}),)), Reason.EXCEPTION, "metric"),
+        (Simulation(1.0, {"loss": 1.0}), Reason.NO_METRIC, "simulate returned {'loss': 1.0}, without score"),
+        (Simulation(1.0, cast("dict[str, float]", None)), Reason.NO_METRIC, "without score"),
+    ],
+)
+def test_a_wrong_return_of_simulate_fails_its_trial(returned: Any, reason: Reason, error: str) -> None:
+    """The trial is FAILED with the error and costs nothing before it, and the search continues."""
+
+    def simulate(trial: Trial) -> Simulation:
+        return Simulation(60.0, {"score": 1.0}) if trial.number == 0 else cast("Simulation", returned)
+
+    good, bad = Simulated(PaperProblem(simulate), budget=Budget(trials=2)).run()
+
+    assert good.state == State.COMPLETE
+    assert (bad.state, bad.reason) == (State.FAILED, reason)
+    assert error in (bad.error or "")
+    assert (bad.duration_s or 0.0) >= 0.0
 
 
 def test_report_that_is_not_finite_fails_its_trial() -> None:

@@ -287,9 +287,11 @@ class SimulatedExecutor(EventQueue):
         if self._jobs_request_trials:
             is_last = self._is_last.pop(attempt.trial.number)
             self._at(self._clock_s, lambda: JobLeftWorker(job) if is_last else TrialRequested(job))
-        seconds = self._clock_s - attempt.began_s
+        began_s = min(attempt.began_s, self._clock_s)  # it may be stopped while its worker starts up
+        seconds = self._clock_s - began_s
         cost = {**training_cost(seconds, float(self._workers.have_gpus)), **attempt.simulation.shares}
-        return Finished(self._records.commit(trial.finish(self._clock_s, cost=cost, curve=attempt.reported)))
+        trial = replace(trial, started=began_s).finish(self._clock_s, cost=cost, curve=attempt.reported)
+        return Finished(self._records.commit(trial))
 
     def _lose(self, attempt: _Attempt, why: str) -> Event | None:
         if attempt.has_ended:

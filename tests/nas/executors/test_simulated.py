@@ -217,6 +217,16 @@ def test_a_wrong_return_of_simulate_fails_its_trial(returned: Any, reason: Reaso
     assert (bad.duration_s or 0.0) >= 0.0
 
 
+def test_a_trial_that_is_stopped_during_the_start_up_of_its_worker_costs_nothing() -> None:
+    """At the deadline a trial whose worker is not up yet has taken no time, and did not start later than it ended."""
+    workers = Workers(seed=1, start_up_s=1e6, have_gpus=True)
+    [trial] = Simulated(PaperProblem(), workers=workers, budget=Budget(hours=0.01)).run()
+
+    assert trial.reason == Reason.DEADLINE
+    assert trial.started == trial.finished
+    assert trial.cost == {"seconds": 0.0, "gpu_seconds": 0.0}
+
+
 def test_report_that_is_not_finite_fails_its_trial() -> None:
     """A NaN report ends the trial at once, as in training; earlier reports are kept."""
     curve = ((0.25, 1, {"score": 0.5}), (0.5, 2, {"score": float("nan")}), (1.0, 3, {"score": 1.0}))

@@ -50,7 +50,7 @@ def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> Non
         os.kill(actors(command)[0], signal.SIGKILL)
         until(lambda: "was lost" in command.err, 20, what="the notice of the loss")
         done = command.wait()
-        left = command.leftovers()
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
 
     found = trials(search)
     assert done.status == 0, done.err
@@ -62,7 +62,6 @@ def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> Non
     assert (search / "best-0001.json").exists()
     assert re.search(r"(worker \S+ \(pid \d+\)|trial \d+) was lost", done.err)
     assert "(raylet)" not in done.out + done.err
-    assert not left
 
 
 def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url: str) -> None:
@@ -72,8 +71,8 @@ def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url
     with Command(here, *plan, PREFECT_API_URL=api_url) as command:
         until((here / "1").exists, what="the second trial")
         command.send(signal.SIGINT)
-        interrupted = command.wait(20)
-        until(lambda: not command.leftovers(), 5, what="the end of all processes")
+        interrupted = command.wait(60)
+        until(lambda: not command.leftovers(), 20, what="the end of all processes")
     log = records(search).log(1)
     with Command(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url) as command:
         until(lambda: "000001.start-2.json" in starts(search), what="the second trial's second attempt")
@@ -141,13 +140,15 @@ def test_credentials_do_not_travel(here: Path, api_url: str, nodes: RayNodes, s3
     assert [name for name, texts in seen.items() if secret in texts] == []
 
 
-def engine_processes(nodes: RayNodes) -> Iterator[tuple[str, int]]:
-    """Yields the names and numbers of a cluster's schedulers and actors."""
+def engine_processes(nodes: RayNodes) -> list[tuple[str, int]]:
+    """Returns the names and numbers of a cluster's schedulers and actors. Actors, which end soon, come first."""
+    found = []
     for pid in nodes.processes():
         with suppress(FileNotFoundError):  # it has ended
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             if name in ("gcs_server", "raylet", "ray::HeirloomWo"):
-                yield f"{name} {pid}", pid
+                found.append((f"{name} {pid}", pid))
+    return sorted(found, key=lambda process: not process[0].startswith("ray::"))
 
 
 def texts_in(memory: bytes, *texts: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from nas.core.trial import Trial
     from nas.training.trial_run import TrialRun
+
+_EMPTY = frozenset({None, "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"})
+"""Cells of numeric columns without a number, besides ``nan``."""
 
 
 class TabularProblem(Problem):
@@ -181,14 +185,14 @@ class TabularProblem(Problem):
         """The points of all rows, in their order."""
         frame = self._frame
         if self._letters is not None:
-            texts = [str(text) for text in self._column(self._letters)]
+            texts = [str(text) for text in self._options_of(self._letters)]
             if not texts or len({len(text) for text in texts}) != 1:
                 raise ConfigurationError(
                     f"problem.letters={self._letters}: must be a column of {self._table_url} with texts of one length"
                 )
             points: list[Point] = [_letters_by_name(self._letters, text) for text in texts]
         else:
-            values = [self._column(name) for name in self._parameters]
+            values = [self._options_of(name) for name in self._parameters]
             points = [dict(zip(self._parameters, row, strict=True)) for row in zip(*values, strict=True)]
         if not points:
             raise ConfigurationError(f"problem.table={self._table_url}: must have at least one row")
@@ -218,12 +222,24 @@ class TabularProblem(Problem):
             raise ConfigurationError(
                 f"column {name!r}: must be in {self._table_url}. It has {self._columns_like(name)}"
             )
-        return list(self._frame[name].astype(object).tolist())
+        cells = self._frame[name]
+        return [None if is_empty else cell for cell, is_empty in zip(cells.astype(object), cells.isna(), strict=True)]
+
+    def _options_of(self, parameter: str) -> list[Any]:
+        """Returns a column of parameters; no cell may be empty."""
+        cells = self._column(parameter)
+        for row, cell in enumerate(cells, 1):
+            if cell is None:
+                raise ConfigurationError(
+                    f"column {parameter!r}: must have a value in each row of {self._table_url}. Row {row} has none"
+                )
+        return cells
 
     def values(self, column: str) -> list[float]:
-        """Returns a numeric column."""
+        """Returns a numeric column; empty cells are NaN."""
         if column not in self._numbers:
-            self._numbers[column] = [float(value) for value in self._column(column)]
+            cells = self._column(column)
+            self._numbers[column] = [math.nan if cell in _EMPTY else float(cell) for cell in cells]
         return self._numbers[column]
 
     @cached_property
@@ -240,7 +256,10 @@ class TabularProblem(Problem):
             raise ConfigurationError(f"problem.table={url!r}: must be a .parquet, .csv or .csv.gz file")
         try:
             with fsspec.open(url, "rb", compression="gzip" if url.endswith(".gz") else None, **self._options) as file:
-                return pd.read_parquet(file) if url.endswith(".parquet") else pd.read_csv(file)
+                if url.endswith(".parquet"):
+                    return pd.read_parquet(file)
+                # the letters 01 are no number, and None may be an option
+                return pd.read_csv(file, dtype={self._letters: str}, keep_default_na=False, na_values=[""])
         except FileNotFoundError as error:
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:

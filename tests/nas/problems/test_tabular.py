@@ -84,15 +84,37 @@ def test_curves_are_reported_on_the_way(tmp_path: Path) -> None:
 
 
 def test_letters_of_a_column_are_parameters(table: str) -> None:
-    """A text column becomes one parameter per letter; if csv readers made 01 a number, the error says so."""
-    if table.endswith("parquet"):
-        problem = make(table, parameters=[], letters="code", seconds=3)
-        assert problem.space.sample(random.Random(0)).keys() == {"code_0", "code_1"}
-        found = problem.simulate(trial({"code_0": "1", "code_1": "0"}))
-        assert (found.seconds, found.metrics) == (3.0, {"acc": 0.9})
-    else:
-        with pytest.raises(ConfigurationError, match="texts of one length"):
-            assert make(table, parameters=[], letters="code").space
+    """A text column becomes one parameter per letter; leading zeros count."""
+    problem = make(table, parameters=[], letters="code", seconds=3)
+    assert problem.space.sample(random.Random(0)).keys() == {"code_0", "code_1"}
+    for row, code in enumerate(FRAME["code"]):
+        found = problem.simulate(trial({"code_0": code[0], "code_1": code[1]}))
+        assert (found.seconds, found.metrics) == (3.0, {"acc": FRAME["acc"][row]})
+
+
+def test_options_of_a_csv_are_texts_as_written(tmp_path: Path) -> None:
+    """None, NA and null are options; in columns of numbers they are missing values."""
+    (tmp_path / "t.csv").write_text("op,width,acc\nNone,1,0.5\nNA,1,NA\nnull,2,nan\n")
+    problem = TabularProblem(str(tmp_path / "t.csv"), parameters=["op", "width"], metrics={"acc": {}})
+
+    assert problem.points == [{"op": "None", "width": 1}, {"op": "NA", "width": 1}, {"op": "null", "width": 2}]
+    assert problem.space.n_points == 6
+    assert repr(problem.values("acc")) == "[0.5, nan, nan]"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["width", "op", "code"])
+def test_point_without_a_value_is_named(tmp_path: Path, kind: str, column: str) -> None:
+    """An empty cell of a parameter is refused with its column and row."""
+    frame = FRAME.assign(**{column: [*FRAME[column][:3], None]})
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    write = frame.to_parquet if kind == "parquet" else frame.to_csv
+    write(table := str(tmp_path / f"t.{kind}"), index=False)
+    letters = {"parameters": [], "letters": "code"} if column == "code" else {}
+
+    with pytest.raises(ConfigurationError, match=rf"column '{column}': must have a value .*t\.{kind}\. Row 4 has none"):
+        assert make(table, **letters).space
 
 
 @pytest.mark.parametrize(

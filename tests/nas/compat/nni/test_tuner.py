@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nas.compat.nni.tuner import NniTuner
+from nas.compat.nni.tuner_process import TunerProcess
 from nas.compat.nni.unrestricted_space import UnrestrictedSpace
 from nas.core.errors import CorruptError, SearchFailedError
 from nas.core.lineage import Lineage
@@ -351,6 +354,36 @@ while not os.path.exists("done"):
     trials = make_experiment(tmp_path, code, SHARING_TUNER, multiThread=True, trialConcurrency=2, maxTrialNum=2).run()
 
     assert [t.state for t in trials] == [State.COMPLETE] * 2
+
+
+OF_NO_CLASS = COUNTING.replace("(Tuner)", "").replace("from nni.tuner import Tuner", "")
+
+
+def test_a_tuner_that_is_derived_from_no_class(tmp_path: Path) -> None:
+    """A class that defines only the required methods is a tuner."""
+    trials = make_experiment(tmp_path, ONE, OF_NO_CLASS, maxTrialNum=2).run()
+
+    assert [t.state for t in trials] == [State.COMPLETE] * 2
+
+
+@pytest.mark.parametrize("more", ["", "    def _on_error(self): raise KeyError('cleanup')\n"])
+def test_the_process_of_a_tuner_that_raises_ends(tmp_path: Path, more: str) -> None:
+    """It ends without a signal if ``_on_error`` is missing or raises, too."""
+    (tmp_path / "tuner.py").write_text(f"{OF_NO_CLASS}    def _on_exit(self): raise ValueError('wrong')\n{more}")
+    replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    process = TunerProcess(tmp_path / "log", {}, replies.put)
+    try:
+        given = {"class_file": "tuner.py", "class_name": "MyTuner", "arguments": {}, "multi_thread": False}
+        process.call("start", code_dir=str(tmp_path), space=None, **given)
+        process.call("exit")
+        started, error, ended = (replies.get(timeout=30) for _ in range(3))
+    finally:
+        process.close()
+
+    assert (started, ended) == ({"call": 0}, None)
+    assert error is not None
+    assert error["last"] == "MyTuner._on_exit raised ValueError: wrong"
+    assert process.log.read_text().endswith("KeyError: 'cleanup'\n" if more else "")
 
 
 @pytest.mark.parametrize(

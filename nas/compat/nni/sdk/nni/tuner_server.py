@@ -68,12 +68,13 @@ class TunerServer:
         try:
             reply = call(message)
         except BaseException as error:
-            self._send({"call": message["call"], "error": _users_traceback(error), "last": _in_one_line(error)})
-            if self._tuner is not None:
-                self._tuner._on_error()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(1)
+            try:
+                self._send({"call": message["call"], "error": _users_traceback(error), "last": _in_one_line(error)})
+                self._notify("_on_error")
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)  # with "python -u" no output is lost
         self._send({"call": message["call"], **reply})
 
     def _send(self, reply: Message) -> None:
@@ -101,8 +102,13 @@ class TunerServer:
         elif message["method"] == "import":
             self._tuner.import_data(message["data"])
         elif message["method"] == "exit":
-            self._tuner._on_exit()
+            self._notify("_on_exit")
         return {}
+
+    def _notify(self, method: str, *arguments: Any) -> None:
+        """Calls a method that a tuner need not have, since it may be no ``Tuner``."""
+        if hasattr(self._tuner, method):
+            getattr(self._tuner, method)(*arguments)
 
     def _generate(self, message: Message) -> Message:
         number = message["id"]
@@ -148,8 +154,7 @@ class TunerServer:
     def _finish(self, message: Message) -> None:
         if "value" in message:
             self._receive(message)
-        if hasattr(self._tuner, "trial_end"):
-            self._tuner.trial_end(message["id"], message["success"])
+        self._notify("trial_end", message["id"], message["success"])
 
     def _receive(self, message: Message) -> None:
         number = message["id"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
-from nas.core.validation import closest_names, short_repr
+from nas.core.tracebacks import ends_of, text_of
+from nas.core.validation import check_mapping, check_number, closest_names, did_you_mean, short_repr
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import checked_options
 from nas.training.problem import Ability, Problem, Simulation
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from nas.core.trial import Trial
     from nas.training.trial_run import TrialRun
 
+_METRIC_KEYS = ("column", "direction", "reference", "curve")
 _EMPTY = frozenset({None, "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"})
 """Cells of numeric columns without a number, besides ``nan``."""
 
@@ -75,7 +78,9 @@ class TabularProblem(Problem):
         self._letters = letters
         if bool(self._parameters) == bool(letters):
             raise ConfigurationError("problem=tabular: must have `parameters` (columns) or `letters` (one column)")
-        self._known = dict(known or {})
+        for name, kind in metrics.items():
+            _check_keys(f"problem.metrics.{name}", kind, _METRIC_KEYS)
+        self._known = check_mapping("problem.known", known or {})
         self._columns = {name: kind.get("column", self._known.get(name, name)) for name, kind in metrics.items()}
         self.metrics = tuple(
             Metric(name, cast("Direction", kind.get("direction", "maximize")), kind.get("reference"))
@@ -83,14 +88,17 @@ class TabularProblem(Problem):
         )
         self._curves = {name: kind["curve"] for name, kind in metrics.items() if kind.get("curve")}
         for name, pattern in self._curves.items():
-            if pattern.count("*") != 1:
+            if not isinstance(pattern, str) or pattern.count("*") != 1:
                 raise ConfigurationError(
                     f"problem.metrics.{name}.curve={pattern!r}: must have one `*`, for the step, as in accuracy_*"
                 )
-        self._tests = dict(tests or {})
-        given: Mapping[str, Any] = seconds if isinstance(seconds, Mapping) else {"factor": seconds}
-        self._seconds_column: str | None = given.get("column")
-        self._factor = float(given.get("factor", 1.0))
+        self._tests = check_mapping("problem.tests", tests or {})
+        if isinstance(seconds, Mapping):
+            _check_keys("problem.seconds", seconds, ("column", "factor"))
+            self._seconds_column: str | None = seconds.get("column")
+            self._factor = check_number("problem.seconds.factor", seconds.get("factor", 1.0), 0)
+        else:
+            self._seconds_column, self._factor = None, check_number("problem.seconds", seconds, 0)
         named = (self._columns, self._curves, self._known, self._tests)
         names = [name for columns in named for name in columns.values()]
         for column in [*names, *self._parameters, self._letters, self._seconds_column]:
@@ -167,6 +175,7 @@ class TabularProblem(Problem):
                     f"number of at least 1 in place of `*`. It has {self._columns_like(pattern)}"
                 )
             for step, column in columns.items():
+                self._numbers_of(column, f"problem.metrics.{name}.curve={pattern!r}")
                 steps.setdefault(step, {})[name] = column
         return steps
 
@@ -203,7 +212,7 @@ class TabularProblem(Problem):
         return points
 
     def _check_columns(self) -> None:
-        """Raises if an argument names a missing column, before any trial runs."""
+        """Raises if an argument names a missing column or one with texts, before any trial runs."""
         named = {f"problem.known.{name}": column for name, column in self._known.items()}
         named |= {f"problem.metrics.{name}.column": column for name, column in self._columns.items()}
         named |= {f"problem.tests.{name}": column for name, column in self._tests.items()}
@@ -213,6 +222,12 @@ class TabularProblem(Problem):
                 raise ConfigurationError(
                     f"{key}={column!r}: must be a column of {self._table_url}. It has {self._columns_like(str(column))}"
                 )
+            numbers = self._numbers_of(column, f"{key}={column!r}")
+            for row, number in enumerate(numbers if key == "problem.seconds.column" else [], 1):
+                if not (is_finite(number) and number >= 0):
+                    raise ConfigurationError(
+                        f"{key}={column!r}: must be a column of seconds. Row {row} of {self._table_url} has {number}"
+                    )
 
     def _columns_like(self, name: str) -> str:
         return closest_names(name, map(str, self._frame.columns))
@@ -237,9 +252,21 @@ class TabularProblem(Problem):
 
     def values(self, column: str) -> list[float]:
         """Returns a numeric column; empty cells are NaN."""
+        return self._numbers_of(column, f"column {column!r}")
+
+    def _numbers_of(self, column: str, option: str) -> list[float]:
+        """Returns a numeric column that an option names."""
         if column not in self._numbers:
-            cells = self._column(column)
-            self._numbers[column] = [math.nan if cell in _EMPTY else float(cell) for cell in cells]
+            numbers = []
+            for row, cell in enumerate(self._column(column), 1):
+                try:
+                    numbers.append(math.nan if cell in _EMPTY else float(cell))
+                except (TypeError, ValueError):
+                    raise ConfigurationError(
+                        f"{option}: must have numbers only. Row {row} of column {column!r} in {self._table_url} has "
+                        f"{short_repr(cell)}"
+                    ) from None
+            self._numbers[column] = numbers
         return self._numbers[column]
 
     @cached_property
@@ -264,6 +291,16 @@ class TabularProblem(Problem):
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:
             raise ConfigurationError(f"problem.table={url}: needs pyarrow. Run pip install pyarrow") from error
+        except (ValueError, gzip.BadGzipFile) as error:
+            raise ConfigurationError(f"problem.table={url}: can't be read: {ends_of(text_of(error))}") from error
+
+
+def _check_keys(option: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Raises if an option has an unknown key."""
+    for key in given:
+        if key not in allowed:
+            near = did_you_mean(str(key), allowed)
+            raise ConfigurationError(f"{option}.{key}: must be one of {', '.join(allowed)}{near}")
 
 
 def _letters_by_name(column: str, text: str) -> Point:

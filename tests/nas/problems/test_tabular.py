@@ -126,7 +126,20 @@ def test_point_without_a_value_is_named(tmp_path: Path, kind: str, column: str) 
         ({"letters": "code"}, "`letters`"),
         ({"metrics": {}}, r"problem\.metrics"),
         ({"metrics": {"acc": {"direction": "up"}}}, "direction"),
+        ({"metrics": {"acc": {"directon": "minimize"}}}, r"metrics\.acc\.directon: .*did you mean direction"),
         ({"metrics": {"acc": {"curve": "acc_"}}}, r"metrics\.acc\.curve='acc_': must have one `\*`"),
+        ({"metrics": {"acc": {"curve": 5}}}, r"metrics\.acc\.curve=5: must have one `\*`"),
+        ({"metrics": {"acc": {"column": "op"}}}, r"metrics\.acc\.column='op': .* Row 1 of column 'op' .* has 'conv'"),
+        ({"metrics": {"acc": {"curve": "no_*"}}}, r"acc\.curve='no_\*': must have numbers .* column 'no_1' .* 'x'"),
+        ({"known": ["op"]}, r"problem\.known=\*\*\*: must hold keys"),
+        ({"known": {"flops": "op"}}, r"problem\.known\.flops='op': must have numbers only"),
+        ({"tests": "op"}, r"problem\.tests=\*\*\*: must hold keys"),
+        ({"seconds": -5}, r"problem\.seconds=-5: must be a number of at least 0"),
+        ({"seconds": "abc"}, r"problem\.seconds='abc': must be a number"),
+        ({"seconds": {"column": "time", "factor": -1}}, r"problem\.seconds\.factor=-1: must be a number of at least 0"),
+        ({"seconds": {"colum": "time"}}, r"problem\.seconds\.colum: must be one of column, factor"),
+        ({"seconds": {"column": "gap"}}, r"problem\.seconds\.column='gap': .* seconds\. Row 2 of .* has nan"),
+        ({"seconds": {"column": "loss"}}, r"problem\.seconds\.column='loss': .* Row 3 of .* has -1\.0"),
         (
             {"metrics": {"accuracy": {"column": "accc"}}},
             r"metrics\.accuracy\.column='accc': must be a column of \S+t\.csv\. It has acc, width, op",
@@ -143,7 +156,8 @@ def test_point_without_a_value_is_named(tmp_path: Path, kind: str, column: str) 
 )
 def test_mistakes_are_named(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
     """Unknown columns, too few parameters and missing arguments are named."""
-    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    frame = FRAME.assign(gap=[1, None, 1, 1], loss=[1, 1, -1, 1], no_1="x")
+    frame.to_csv(tmp_path / "t.csv", index=False)
 
     with pytest.raises(ConfigurationError, match=message):
         assert make(str(tmp_path / "t.csv"), **wrong).space
@@ -156,6 +170,17 @@ def test_missing_table_is_named(table: str, message: str) -> None:
     """A missing file, another kind of file and no file at all are named."""
     with pytest.raises(ConfigurationError, match=message):
         assert make(table).space
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n3,4,5,6\n"])
+def test_unreadable_table_is_named(tmp_path: Path, kind: str, content: str) -> None:
+    """An empty or uneven csv, and a file of another format, are refused by name."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    (tmp_path / f"t.{kind}").write_text(content)
+    with pytest.raises(ConfigurationError, match=rf"problem\.table=\S+t\.{kind}: can't be read: \w"):
+        assert make(str(tmp_path / f"t.{kind}")).space
 
 
 def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:

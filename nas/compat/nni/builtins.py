@@ -11,6 +11,7 @@ from nas.compat.nni.parameters import to_point
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction
 from nas.core.spec import Spec
+from nas.core.validation import check_int
 
 Arguments = dict[str, Any]
 
@@ -52,7 +53,14 @@ def tuner_spec(experiment: Experiment) -> Spec:
     given = {key: value for key, value in choice.arguments.items() if key not in ignored}
     if unknown := given.keys() - replacement.names.keys():
         raise ConfigurationError(f"tuner.classArgs.{min(map(str, unknown))}: {name} has no such argument")
+    for key, value in given.items():
+        check_int(f"tuner.classArgs.{key}", value, *replacement.limits)
     arguments = {**replacement.arguments, **{replacement.names[key]: value for key, value in given.items()}}
+    if "sample_size" in arguments and arguments["sample_size"] > arguments["population_size"]:
+        raise ConfigurationError(
+            f"tuner.classArgs.sample_size={arguments['sample_size']}: must be at most population_size "
+            f"({arguments['population_size']})"
+        )
     if name == "BatchTuner":
         arguments["points"] = _batch_points(experiment.space)
     if name in _ENDING or choice.arguments.get("config_dedup"):
@@ -84,12 +92,19 @@ def stopper_spec(choice: TunerChoice) -> Spec:
     arguments = dict(choice.arguments)
     arguments.pop("optimize_mode", None)
     if choice.builtin == "Medianstop":
-        options = {"min_trials": 1, "warmup_steps": arguments.pop("start_step", 0)}
+        start_step = check_int("assessor.classArgs.start_step", arguments.pop("start_step", 0), 0)
+        options = {"min_trials": 1, "warmup_steps": start_step}
         stopper = Spec("nas.stoppers.median.MedianStopper", options)
     elif choice.builtin == "Curvefitting":
         for name in ("threshold", "gap"):
             arguments.pop(name, None)
-        options = {"target_step": arguments.pop("epoch_num", 20), "start_step": arguments.pop("start_step", 6)}
+        start_step = check_int("assessor.classArgs.start_step", arguments.pop("start_step", 6), 0)
+        epoch_num = check_int("assessor.classArgs.epoch_num", arguments.pop("epoch_num", 20), 1)
+        if epoch_num <= start_step:
+            raise ConfigurationError(
+                f"assessor.classArgs.epoch_num={epoch_num}: must be greater than start_step ({start_step})"
+            )
+        options = {"target_step": epoch_num, "start_step": start_step}
         stopper = Spec("nas.stoppers.curve.CurveStopper", options)
     else:
         given = "its own class" if choice.builtin is None else repr(choice.builtin)
@@ -122,13 +137,15 @@ class _Replacement:
     Attributes:
         target: Its class.
         arguments: Default arguments.
-        names: Names of arguments, by their names in NNI.
+        names: Names of arguments, by their names in NNI. Their values are whole numbers.
+        limits: The least and the most of these numbers.
         ignored: NNI's arguments without effect.
     """
 
     target: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[int, int | None] = (1, None)
     ignored: tuple[str, ...] = ()
 
 
@@ -143,6 +160,7 @@ _TUNERS: Mapping[str, _Replacement] = {
         "nas.tuners.evolution.EvolutionTuner",
         {"population_size": 32, "sample_size": 2, "replacement": "loser"},
         names=_POPULATION,
+        limits=(2, None),
     ),
     "RegularizedEvolutionTuner": _Replacement(
         "nas.tuners.evolution.EvolutionTuner",
@@ -155,6 +173,7 @@ _TUNERS: Mapping[str, _Replacement] = {
     "MetisTuner": _Replacement(
         "nas.tuners.metis.MetisTuner",
         names={"cold_start_num": "n_initial_points"},
+        limits=(2, 250),
         ignored=("no_resampling", "no_candidates", "selection_num_starting_points", "exploration_probability"),
     ),
     "GPTuner": _Replacement(

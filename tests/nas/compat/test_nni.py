@@ -467,6 +467,35 @@ def test_v2_names(tmp_path: Path) -> None:
         ({"searchSpacePath": "gone.json"}, "searchSpacePath=gone.json: "),
         ({"trainingServicePlatform": "cloud"}, "trainingServicePlatform='cloud': "),
         ({"multiPhase": "yes"}, "multiPhase='yes': "),
+        *(
+            (
+                {"tuner": {"builtinTunerName": name, "classArgs": given}},
+                f"tuner.classArgs.{text}",
+            )
+            for name, given, text in (
+                ("Evolution", {"population_size": 1}, "population_size=1: must be a whole number of at least 2"),
+                ("RegularizedEvolutionTuner", {"population_size": "9"}, "population_size='9': must be a whole number"),
+                ("RegularizedEvolutionTuner", {"sample_size": 0}, "sample_size=0: must be a whole number of at"),
+                (
+                    "RegularizedEvolutionTuner",
+                    {"population_size": 9},
+                    "sample_size=25: must be at most population_size (9)",
+                ),
+                ("MetisTuner", {"cold_start_num": 251}, "cold_start_num=251: must be a whole number from 2 to 250"),
+            )
+        ),
+        *(
+            (
+                {"assessor": {"builtinAssessorName": name, "classArgs": given}},
+                f"assessor.classArgs.{text}",
+            )
+            for name, given, text in (
+                ("Medianstop", {"start_step": -1}, "start_step=-1: must be a whole number of at least 0"),
+                ("Curvefitting", {"start_step": 1.5}, "start_step=1.5: must be a whole number of at least 0"),
+                ("Curvefitting", {"epoch_num": "x"}, "epoch_num='x': must be a whole number of at least 1"),
+                ("Curvefitting", {"epoch_num": 6}, "epoch_num=6: must be greater than start_step (6)"),
+            )
+        ),
         ({"trial": {"command": "x", 5: "x", "gpus": 1}}, "trial.5: "),
         ({"tuner": {"builtinTunerName": "TPE", 5: "x", "seed": 1}}, "tuner.5: "),
         ({"tuner": {"builtinTunerName": "TPE", "classArgs": {5: "x", "seed": 1}}}, "tuner.classArgs.5: "),

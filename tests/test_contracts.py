@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.supernet import is_epoch
@@ -460,6 +462,22 @@ class Dice(ExportProblem):
         return {"score": random.SystemRandom().random()}
 
 
+class Stopwatch(PlainProblem):
+    """Measures before training."""
+
+    metrics = (*PlainProblem.metrics, Metric("latency_s", "minimize"))
+
+    def measure(self, point: Point, device: str) -> Mapping[str, float]:
+        return {"latency_s": time.perf_counter()}
+
+
+class LateStopwatch(Stopwatch):
+    """Measures in training, too."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        return {**super().train(run), "latency_s": time.perf_counter()}
+
+
 class NoInheritance(ExportProblem):
     """Declares SHARE_PARAMS, but starts from scratch."""
 
@@ -499,7 +517,7 @@ class Deaf(ExportProblem):
 
 
 class TestProblems:
-    @pytest.mark.parametrize("problem", [pytest.param(ExportProblem, marks=pytest.mark.slow), PlainProblem])
+    @pytest.mark.parametrize("problem", [pytest.param(ExportProblem, marks=pytest.mark.slow), PlainProblem, Stopwatch])
     def test_sound_problem_passes(self, problem: type[PlainProblem]) -> None:
         """A correct problem passes, with all methods or with train alone."""
         check_problem(Spec.of(problem))
@@ -508,6 +526,7 @@ class TestProblems:
         ("problem", "line"),
         [
             (Dice, "the same seed gave metrics"),
+            (LateStopwatch, "the same seed gave metrics"),
             (NoInheritance, "a child of the same point inherited None"),
             (TrainsAnyway, "changed the weights that it inherited"),
             (NeverShort, "there are 1 reports with EARLY_STOP, but no more without it"),

@@ -101,8 +101,11 @@ def _modules_of_names() -> dict[str, str]:
     import ast
     from pathlib import Path
 
-    source = Path(__file__).read_text(encoding="utf-8")
-    block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    from nas.core.parsing import PARSING
+
+    with PARSING:
+        tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imports for alias in node.names}
 

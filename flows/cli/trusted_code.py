@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
+
+from nas.core.parsing import signature_of
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
@@ -99,7 +100,7 @@ def _untrusted(spec: Spec, arguments: Mapping[str, Any]) -> set[str]:
     named = {key for key in arguments.keys() & _declared("code", spec) if not _is_own_part(arguments[key])}
     named |= {key for key in arguments.keys() & _declared("data", spec) if _holds_text(arguments[key])}
     named |= {key for key in arguments.keys() & _declared("foreign", spec) if _passes_text(arguments[key])}
-    parameters = inspect.signature(spec.find()).parameters
+    parameters = signature_of(spec.find()).parameters
     return {key for key in named if key not in parameters or parameters[key].default != arguments[key]}
 
 

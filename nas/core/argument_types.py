@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nas.core.parsing import signature_of
 from nas.core.validation import short_repr
 
 _RULES = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -22,7 +23,7 @@ def unfit_argument(function: Callable[..., Any], arguments: Mapping[str, Any], *
         arguments: Values by name.
         by_default: Whether the type of a default counts if there is no annotation.
     """
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in signature_of(function).parameters.items():
         if name not in arguments:
             continue
         kinds = _kinds(function, parameter, by_default)

@@ -9,6 +9,8 @@ from contextlib import suppress
 from os import PathLike
 from typing import Any
 
+from nas.core.parsing import signature_of
+
 _ARGUMENTS, _ATTRIBUTES = "_heirloom_arguments", "_heirloom_attributes"
 """Attributes of an instance, with names that no user's class has."""
 _SINGLE = (str, int, float, PathLike, type(None))
@@ -29,7 +31,7 @@ class RecordsArguments:
 
 def arguments_of(instance: object) -> Mapping[str, Any] | None:
     """Returns the arguments that an instance was built with, by name; None: they are unknown."""
-    if not inspect.signature(type(instance)).parameters:
+    if not signature_of(type(instance)).parameters:
         return {}
     found: Mapping[str, Any] | None = getattr(instance, _ARGUMENTS, None)
     return found
@@ -47,7 +49,7 @@ def changed_argument(instance: object) -> str | None:
 
 def _recording(init: Callable[..., None]) -> Callable[..., None]:
     """Returns a constructor that also keeps its arguments; the outermost of several constructors counts."""
-    signature = inspect.signature(init)
+    signature = signature_of(init)
 
     @functools.wraps(init)
     def recording(self: Any, *args: Any, **more: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from nas.core.argument_types import unfit_argument
 from nas.core.arguments import arguments_of, changed_argument
 from nas.core.errors import ConfigurationError, HeirloomError
+from nas.core.parsing import signature_of
 from nas.core.targets import load_target
 from nas.core.validation import did_you_mean, short_repr
 
@@ -115,7 +116,7 @@ class Spec:
         self, function: Callable[..., Any], injected: tuple[Any, ...], more: Mapping[str, Any]
     ) -> None:
         try:
-            inspect.signature(function).bind(*injected, **self.arguments, **more)
+            signature_of(function).bind(*injected, **self.arguments, **more)
         except TypeError as error:
             raise ConfigurationError(self._describe_mismatch(function, len(injected), more, str(error))) from error
 
@@ -123,7 +124,7 @@ class Spec:
         self, function: Callable[..., Any], n_injected: int, more: Mapping[str, Any], error: str
     ) -> str:
         """Returns a one-line error about arguments that the constructor does not take."""
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(signature_of(function).parameters.values())
         given = {*more, *(parameter.name for parameter in parameters[:n_injected])}
         own = {
             p.name: p.default

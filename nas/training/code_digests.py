@@ -10,17 +10,15 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, all_suffixes
 from pathlib import Path
 from typing import Any
 
+from nas.core.parsing import PARSING
 from nas.core.spec import Spec
 
-_PARSING = threading.Lock()
-"""Python 3.11 can't parse in two threads at once: it raises SystemError."""
 _HEIRLOOM = Path(__file__).resolve().parents[2]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 MAIN = ("__main__", "__mp_main__")
@@ -121,7 +119,7 @@ def _is_own(spec: ModuleSpec) -> bool:
 def _imports(source: bytes, package: str) -> Iterator[str]:
     """Yields the names of modules that a source may import, anywhere in it."""
     try:
-        with _PARSING:
+        with PARSING:
             tree = ast.parse(source)
     except (SyntaxError, ValueError):  # importing it fails; its digest still counts
         return
@@ -136,7 +134,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
 
 def _source_of(thing: Any) -> bytes:
     """Returns the source of a class or module; empty in an interactive session."""
-    with suppress(OSError, TypeError), _PARSING:
+    with suppress(OSError, TypeError), PARSING:
         return inspect.getsource(thing).encode(errors="surrogateescape")
     return b""
 

@@ -7,7 +7,6 @@ seed and the number. A repeated suggestion is replaced by a new point near it.
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -18,6 +17,7 @@ from nas.core.errors import ConfigurationError, SpaceExhaustedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.outliers import clip_outliers
+from nas.core.parsing import signature_of
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_choice, check_int
@@ -146,7 +146,7 @@ class OptunaTuner(DonorTuner):
     def _n_startup_trials(self) -> int:
         """Returns the number of the sampler's random trials, by default Optuna's."""
         sampler = type(self._sampler(0))
-        default = inspect.signature(sampler).parameters["n_startup_trials"].default
+        default = signature_of(sampler).parameters["n_startup_trials"].default
         return int(self.options.get("n_startup_trials", default))
 
     def _chosen(self, lineage: Lineage) -> list[Trial]:

@@ -20,6 +20,7 @@ from typing import Any
 from nas.compat.rafiki.knobs import BaseKnob
 from nas.compat.rafiki.model import BaseModel, Params
 from nas.core.errors import ConfigurationError, HeirloomError, TrialStopped
+from nas.core.parsing import signature_of
 from nas.core.tracebacks import raise_ctrl_c, text_of
 
 SDK = Path(__file__).with_name("sdk")
@@ -72,7 +73,7 @@ class Template:
 
     def takes(self, method: str, name: str) -> bool:
         """Returns whether the method accepts a keyword argument of this name."""
-        parameters = inspect.signature(getattr(self.class_, method)).parameters
+        parameters = signature_of(getattr(self.class_, method)).parameters
         return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def check_call(self, method: str, *arguments: str, **named: object) -> None:
@@ -84,7 +85,7 @@ class Template:
         function = getattr(self.class_, method) if method != "__init__" else self.class_
         own = () if method == "__init__" else ("self",)
         try:
-            inspect.signature(function).bind(*own, *arguments, **named)
+            signature_of(function).bind(*own, *arguments, **named)
         except TypeError as error:
             call = ", ".join([*arguments, *(f"{name}=..." for name in named)])
             raise ConfigurationError(f"{self.name}.{method} in {self.file} must accept ({call}): {error}") from error
@@ -323,7 +324,7 @@ def _check_methods(class_: type[BaseModel], path: Path) -> None:
 def _knobs(class_: type[BaseModel], path: Path) -> dict[str, BaseKnob]:
     method = f"{class_.__name__}.get_knob_config in {path}"
     if inspect.isfunction(inspect.getattr_static(class_, "get_knob_config")):
-        parameters = inspect.signature(class_.get_knob_config).parameters.values()
+        parameters = signature_of(class_.get_knob_config).parameters.values()
         if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters):
             raise ConfigurationError(f"{method} must be a @staticmethod without arguments")
     try:

@@ -269,10 +269,10 @@ class Attempt:
             error = f"train returned {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
             if not self._static_metrics_error:
                 error += f". Return {{'{missing[0]}': value}} from train, or declare other metrics"
-            return trial.fail(Reason.NO_METRIC, error)
+            return trial.fail(Reason.NO_METRIC, run.result_error or error)
         if bad := not_finite(metrics):
             error = f"train returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
-            return trial.fail(Reason.NOT_FINITE, error)
+            return trial.fail(Reason.NOT_FINITE, run.result_error or error)
         checkpoint = run.commit_weights()
         if checkpoint is None and is_epoch(trial):
             return trial.fail(Reason.EXCEPTION, "the supernet epoch saved no weights. Call run.save(network) in train")

@@ -108,6 +108,8 @@ class TrialRun(PolicyScaling):
         self.stop: TrialStopped | None = None
         self.returned: str | None = None
         """The result in a format of its own; an adapter sets it before ``finish``. See ``Trial.returned``."""
+        self.result_error: str | None = None
+        """The error of a result without finite metrics; an adapter sets it."""
         self.suggested: tuple[Point, ...] = ()
         """The points of the last ``suggest_points``."""
         self.test_error: str | None = None

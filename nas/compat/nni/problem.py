@@ -173,7 +173,8 @@ class _TrialServer:
             told = [f"the trial command ended {_status_text(status)}", self._process.ending]
             raise TrialProcessError(": ".join(filter(None, told)))
         if self._run is not None:
-            self._run.finish()  # without a result: the trial is FAILED
+            self._run.result_error = "the trial command ended with status 0 without nni.report_final_result(...)"
+            self._run.finish()  # the trial is FAILED
 
     def _serve(self, timeout_s: float) -> None:
         for connection, request in self._process.requests(timeout_s):
@@ -212,6 +213,9 @@ class _TrialServer:
                 self._run.report(self._n_reports, **reported)
         else:
             self._run.returned = text
+            self._run.result_error = (
+                f"nni.report_final_result({value!r:.200}): must be a finite number, or a dict with one as `default`"
+            )
             self._finished, self._run = self._run, None
             self._finished.finish(**_score(value, self._problem.scores_optional))
         return {}

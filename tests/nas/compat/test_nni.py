@@ -113,7 +113,16 @@ def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "reason", "text"),
     [
-        ("import nni\nnni.get_next_parameter()\n", Reason.NO_METRIC, "without default"),
+        (
+            "import nni\nnni.get_next_parameter()\n",
+            Reason.NO_METRIC,
+            "the trial command ended with status 0 without nni.report_final_result(...)",
+        ),
+        (
+            "import nni\nnni.get_next_parameter()\nnni.report_final_result('0.9')\n",
+            Reason.NO_METRIC,
+            "nni.report_final_result('0.9'): must be a finite number, or a dict with one as `default`",
+        ),
         ("import nni\nnni.get_next_parameter()\nraise ValueError('boom')\n", Reason.EXCEPTION, "ValueError: boom"),
         (
             "import nni\nnni.get_next_parameter()\nraise ValueError('no such layer\\n  a list\\nsee the manual')\n",
@@ -123,17 +132,21 @@ def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
         ("print('a hint'); raise SystemExit('use --lr')\n", Reason.EXCEPTION, "exit status 1: use --lr"),
         ("import os\nos.kill(os.getpid(), 9)\n", Reason.EXCEPTION, "SIGKILL"),
         ("import nni\nnni.report_final_result(1)\n", Reason.EXCEPTION, "get_next_parameter"),
-        ("import nni\nnni.get_next_parameter()\nnni.report_final_result([1])\n", Reason.NO_METRIC, "without default"),
+        (
+            "import nni\nnni.get_next_parameter()\nnni.report_final_result([1])\n",
+            Reason.NO_METRIC,
+            "final_result([1]): must",
+        ),
         (
             "import nni\nnni.get_next_parameter()\nnni.report_final_result(float('nan'))\n",
             Reason.NOT_FINITE,
-            "default=nan",
+            "nni.report_final_result(nan): must be a finite number",
         ),
         (
             "import nni\nnni.get_next_parameter()\nhuge = 10**400\n"
             "nni.report_intermediate_result(huge)\nnni.report_final_result(huge)\n",
             Reason.NOT_FINITE,
-            "default=inf",
+            "nni.report_final_result(1000",
         ),
     ],
 )

@@ -118,10 +118,12 @@ class RafikiProblem(Problem):
         shared = self._shared_params(run) if self.template.takes("train", "shared_params") else None
         with self.template.importing(), logger.reporting_to(run):
             if epoch_of(run.point) is not None:
-                return {"score": self._train_epoch(run, shared)}
-            with self._trained(run.point, self._policies_of(run), shared) as model:
-                score = self._score(model, self.val_data)
-                run.save(to_tensors(self._dumped(model)))
+                score = self._train_epoch(run, shared)
+            else:
+                with self._trained(run.point, self._policies_of(run), shared) as model:
+                    score = self._score(model, self.val_data)
+                    run.save(to_tensors(self._dumped(model)))
+        run.result_error = f"{self.template.name}.evaluate returned {score}: must be a finite number"
         return {"score": score}
 
     def _train_epoch(self, run: TrialRun, shared: Params | None) -> float:

@@ -358,7 +358,13 @@ class TestTrials:
         assert f"Told.teardown raised {error}" in caplog.text
         assert beat is not None and beat["ended"]
 
-    @pytest.mark.parametrize(("score", "error"), [("'0.5'", "must return a number"), ("float('nan')", "score=nan")])
+    @pytest.mark.parametrize(
+        ("score", "error"),
+        [
+            ("'0.5'", "must return a number"),
+            ("float('nan')", "Told.evaluate returned nan: must be a finite number"),
+        ],
+    )
     def test_an_invalid_score(self, tmp_path: Path, score: str, error: str) -> None:
         """evaluate must return a finite number."""
         [trial] = TemplateFolder(tmp_path, {'return self.knobs["x"]': f"return {score}"}).run().lineage

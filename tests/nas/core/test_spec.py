@@ -15,6 +15,7 @@ from nas.api.search import run_search
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
 from nas.core.spec import Spec
+from nas.problems.tabular import TabularProblem
 from nas.tuners.evolution import EvolutionTuner
 from tests.support.scripted_executor import METRIC, SPACE
 
@@ -243,8 +244,13 @@ def test_only_errors_of_values_are_mistakes(
         Spec(EVOLUTION).build(SPACE, (METRIC,), seed=3)
 
 
-def test_options_are_not_shown() -> None:
+def test_options_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error about an argument's type repeats no value of a mapping, at any depth."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("x")
+
+    monkeypatch.setattr(TabularProblem, "__init__", fail)
     arguments = {"table": "t", "metrics": {"a": {}}, "options": {"key": "SECRET"}, "parameters": [{"key": "SECRET"}, 1]}
     shown = (
         r"problem.table='t', problem.metrics=\{\.\.\.\}, problem.options=\{\.\.\.\}, "

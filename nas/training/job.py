@@ -123,14 +123,14 @@ class Job:
         return attempt.run
 
     def _finish(self, scores: Mapping[str, float]) -> None:
-        self._settle(scores)
+        self._settle(scores, is_finish=True)
 
-    def _settle(self, returned: object = None, *, error: BaseException | None = None) -> None:
+    def _settle(self, returned: object = None, *, error: BaseException | None = None, is_finish: bool = False) -> None:
         if self._open is None:
             return
         attempt, self._open = self._open, None
         try:
-            self._trial_ended(attempt.settle(returned, error=error))
+            self._trial_ended(attempt.settle(returned, error=error, is_finish=is_finish))
         finally:
             attempt.close()
 

@@ -334,6 +334,10 @@ class TestRules:
         trials = Shop(tmp_path, code).run(3)
 
         assert [t.reason for t in trials] == [Reason.NO_METRIC, Reason.NOT_FINITE, None]
+        assert trials[0].error == (
+            "run.finish received {}, without score. Call run.finish(score=value), or declare other metrics"
+        )
+        assert trials[1].error == "run.finish received score=nan"
         assert trials[2].metrics == {"score": 0.0}
         assert {t.job for t in trials} == {0}
 

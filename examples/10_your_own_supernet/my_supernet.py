@@ -2,6 +2,7 @@ from sklearn.datasets import load_digits
 from torch import nn, optim, randperm, tensor
 
 import nas
+from nas.supernets.statistics import score
 
 
 def layer(label, own):
@@ -26,15 +27,16 @@ class MySupernet(nas.Problem):
         return network if nas.epoch_of(run.point) is not None else nas.subnet(network, run.point)
 
     def train(self, run):
-        network, (x, y), points, paths = self.build(run), self.part(0), [run.point], nas.ListedPaths([run.point])
-        if nas.epoch_of(run.point) is not None:  # random subnets learn; the mean of 16 fixed ones is the score
-            paths = nas.UniformPaths(self.space, run.seed)
-            points = [nas.UniformPaths(self.space, seed=0)(index)[0] for index in range(16)]
+        network, (x, y), is_epoch = self.build(run), self.part(0), nas.epoch_of(run.point) is not None
+        paths = nas.UniformPaths(self.space, run.seed) if is_epoch else nas.ListedPaths([run.point])
         run.inherit(network, rules=nas.Rules(rest="own"))  # all weights of the newest supernet epoch
         batches = [i for _ in range(run.epochs(full=40, early=10)) for i in randperm(len(x)).split(50)]
         optimizer = optim.SGD(network.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
         nas.train_epoch(network, ((x[i], y[i]) for i in batches), optimizer, paths)
         run.save(network)
+        if not is_epoch:
+            return score(network, [self.part(1)])
+        points = [nas.UniformPaths(self.space, seed=0)(index)[0] for index in range(16)]  # the same in each epoch
         return nas.panel_score(network, points, [self.part(1)])
 
     def part(self, index):  # 0: training, 1: validation, 2: test
@@ -42,7 +44,7 @@ class MySupernet(nas.Problem):
         return tensor(x[index::3]).float().view(-1, 1, 8, 8) / 16, tensor(y[index::3])
 
     def test(self, run):
-        return nas.panel_score(run.restore(self.build(run)).cpu(), [run.point], [self.part(2)])
+        return score(run.restore(self.build(run)).cpu(), [self.part(2)])
 
     def export(self, run):
         return run.restore(self.build(run)).cpu(), (self.part(0)[0][:2],)

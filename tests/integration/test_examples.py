@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
 
 from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
@@ -131,6 +133,10 @@ def test_a_supernet_finds_a_subnet(tmp_path: Path) -> None:
     assert max(trial.metrics["accuracy"] for trial in subnets) > 0.9
     assert [trial.inherited for trial in finals] == [0.0, 0.0]
     assert all(trial.metrics["accuracy"] > 0.95 for trial in finals)
+    (folder,) = re.findall(r"^export: (.*)$", told, re.MULTILINE)
+    x, y = (torch.tensor(part[2::3]) for part in load_digits(return_X_y=True))
+    outputs = torch.export.load(f"{folder}/program.pt2").module()(x.float().view(-1, 1, 8, 8) / 16)
+    assert f"test: loss {cross_entropy(outputs, y).item():.4f}," in told
 
 
 @pytest.mark.slow

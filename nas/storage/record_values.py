@@ -30,7 +30,6 @@ Number = (
 )
 """A finite number or a 64-bit integer. ``float`` alone would make floats of integers."""
 Numbers = dict[str, Number]
-Amount = Whole | Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
 Time = Annotated[int, Meta(ge=-MAX_TIME, le=MAX_TIME)] | Annotated[float, Meta(ge=-MAX_TIME, le=MAX_TIME)]
 Digest = Annotated[str, Meta(pattern=rf"\A{DIGEST}\Z")]

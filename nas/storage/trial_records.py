@@ -14,7 +14,6 @@ from nas.core.trial import DONOR_RULES, DonorRule, Proposal, Reason, State, Tria
 from nas.core.validation import MAX_WHOLE, path_in_errors, short_repr
 from nas.storage.record_size import METRICS_BYTES, SUGGESTED_BYTES, json_size
 from nas.storage.record_values import (
-    Amount,
     DonorId,
     DonorSource,
     Numbers,
@@ -31,7 +30,6 @@ MAX_POINT_VALUES = 20_000
 """A network of 1,000 layers has 12,000; each may be a column of the report."""
 _FewNumbers = Annotated[Numbers, Meta(max_length=METRICS_BYTES)]
 """Columns of the report. Each takes more than a byte of a record."""
-_Costs = Annotated[dict[str, Amount], Meta(max_length=METRICS_BYTES)]
 _Curve = tuple[tuple[Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)], Numbers], ...]
 _Suggested = tuple[dict[str, Any], ...]
 
@@ -86,7 +84,7 @@ class _Totals(Struct):
     resolved_donor: DonorId | None
     donor: DonorId | None
     inheritance: dict[str, Any]
-    cost: _Costs
+    cost: _FewNumbers
     inherited: Share | None
 
     def __post_init__(self) -> None:

@@ -306,8 +306,6 @@ def test_finished_states() -> None:
         ("result", {"curve": [[1]]}),
         ("result", {"checkpoint": {"manifest": 1}}),
         ("result", {"metrics": ...}),
-        ("result", {"cost": {"seconds": -1.0, "gpu_seconds": 0.0}}),
-        ("result", {"cost": {"seconds": 1, "gpu_seconds": -1}}),
     ],
 )
 def test_damaged_record_is_named(record: str, change: dict[str, Any]) -> None:

@@ -94,9 +94,9 @@ def run_session(
 
 
 def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
-    """Closes the executor and, once its threads have ended, the lease.
+    """Closes the executor and, once its threads have ended, the lease. The search stays busy until then.
 
-    A thread does it, because Ctrl-C must not interrupt it. The search stays busy until then.
+    A thread does what may take long, or what Ctrl-C has interrupted.
     """
 
     def release() -> None:
@@ -106,9 +106,14 @@ def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
     if executor is None:
         release()
         return
-    thread = ThreadPoolExecutor(1, thread_name_prefix="heirloom-end")
-    closed, idle, released = map(thread.submit, (executor.close, executor.join, release))
-    thread.shutdown(wait=False)
-    closed.result()
+    thread, rest = ThreadPoolExecutor(1, thread_name_prefix="heirloom-end"), [executor.join, release]
+    try:
+        executor.close()  # also the problem, on the thread that has built it
+    except BaseException:
+        rest.insert(0, executor.close)
+        raise
+    finally:
+        *_, idle, released = map(thread.submit, rest)
+        thread.shutdown(wait=False)
     if wait([idle], END_TIMEOUT_S).done:
         released.result()

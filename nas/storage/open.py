@@ -65,8 +65,8 @@ def _check_credentials(url: str) -> None:
     """Refuses a URL with credentials that messages and records could not mask."""
     protocol, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
-    has_port = re.fullmatch(r"[^@]*:[0-9]*", authority) is not None
-    if ":" in authority and not has_port and "@" in rest.removeprefix(authority):
+    may_hold_password = ":" in authority and "@" not in authority and not re.fullmatch(r".*:[0-9]*", authority)
+    if may_hold_password and "@" in rest:
         raise ConfigurationError(
             f"storage.root={protocol}://***: must not have `/`, `?` or `#` in its password. Write %2F, %3F or %23, or "
             "give the password in storage.options."

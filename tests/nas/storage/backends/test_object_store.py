@@ -245,7 +245,9 @@ def test_credentials_that_can_not_be_masked_are_refused(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("url", ["memory://a/b@c", "memory://a:1/b@c", "memory://me:a%2Fb@h/c"])
+@pytest.mark.parametrize(
+    "url", ["memory://a/b@c", "memory://a:1/b@c", "memory://me@a:1/b@c", "memory://me:a%2Fb@h/c@d"]
+)
 def test_an_at_sign_in_a_path_is_no_password(url: str) -> None:
     """A path may hold an @, also after a port."""
     assert open_root(url).url == url.replace("a%2Fb", "***")

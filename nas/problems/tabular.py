@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from nas.training.trial_run import TrialRun
 
 _METRIC_KEYS = ("column", "direction", "reference", "curve")
-_EMPTY = frozenset({None, "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"})
-"""Cells of numeric columns without a number, besides ``nan``."""
+_NO_NUMBER = (
+    *("", " ", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A"),
+    *("NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+"""Cells of a csv without a value, as pandas documents them. In a column of parameters only the first is."""
 
 
 class TabularProblem(Problem):
@@ -222,12 +225,7 @@ class TabularProblem(Problem):
                 raise ConfigurationError(
                     f"{key}={column!r}: must be a column of {self._table_url}. It has {self._columns_like(str(column))}"
                 )
-            numbers = self._numbers_of(column, f"{key}={column!r}")
-            for row, number in enumerate(numbers if key == "problem.seconds.column" else [], 1):
-                if not (is_finite(number) and number >= 0):
-                    raise ConfigurationError(
-                        f"{key}={column!r}: must be a column of seconds. Row {row} of {self._table_url} has {number}"
-                    )
+            self._numbers_of(column, f"{key}={column!r}")
 
     def _columns_like(self, name: str) -> str:
         return closest_names(name, map(str, self._frame.columns))
@@ -260,7 +258,7 @@ class TabularProblem(Problem):
             numbers = []
             for row, cell in enumerate(self._column(column), 1):
                 try:
-                    numbers.append(math.nan if cell in _EMPTY else float(cell))
+                    numbers.append(math.nan if cell is None else float(cell))
                 except (TypeError, ValueError):
                     raise ConfigurationError(
                         f"{option}: must have numbers only. Row {row} of column {column!r} in {self._table_url} has "
@@ -285,8 +283,11 @@ class TabularProblem(Problem):
             with fsspec.open(url, "rb", compression="gzip" if url.endswith(".gz") else None, **self._options) as file:
                 if url.endswith(".parquet"):
                     return pd.read_parquet(file)
+                texts = {*self._parameters, self._letters}
+                empty = {name: [""] if name in texts else _NO_NUMBER for name in pd.read_csv(file, nrows=0).columns}
+                file.seek(0)
                 # the letters 01 are no number, and None may be an option
-                return pd.read_csv(file, dtype={self._letters: str}, keep_default_na=False, na_values=[""])
+                return pd.read_csv(file, dtype={self._letters: str}, keep_default_na=False, na_values=empty)
         except FileNotFoundError as error:
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:

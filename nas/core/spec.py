@@ -158,8 +158,21 @@ class LoadedSpec(Spec):
         return not isinstance(self.loaded, type)
 
     def build(self, *injected: Any, **more: Any) -> Any:
-        """Returns the instance, or an instance of the class as ``Spec.build``."""
-        return self.loaded if self.is_instance else Spec.build(self, *injected, **more)
+        """Returns the instance, or an instance of the class as ``Spec.build``.
+
+        Raises:
+            ConfigurationError: as ``Spec.build``, or a problem was changed after it was built.
+        """
+        if not self.is_instance:
+            return Spec.build(self, *injected, **more)
+        group = _group_of(type(self.loaded))
+        if group == "problem." and (name := changed_argument(self.loaded)) is not None:  # a tuner may change its own
+            class_, value = type(self.loaded).__name__, short_repr(getattr(self.loaded, name))
+            raise ConfigurationError(
+                f"problem={class_}(...): {name} must not be changed after it was built. "
+                f"Pass {class_}({name}={value}, ...)"
+            )
+        return self.loaded
 
     def _load(self) -> Any:
         return type(self.loaded) if self.is_instance else self.loaded
@@ -207,11 +220,6 @@ def _arguments_of(kind: str, part: object, injected: frozenset[str]) -> dict[str
         class_ = type(part).__name__
         raise ConfigurationError(
             f"{kind}={class_}(...): its arguments must be known. Pass nas.Spec.of({class_}, argument=...) instead"
-        )
-    if kind == "problem" and (name := changed_argument(part)) is not None:  # a tuner may change its own
-        class_, value = type(part).__name__, short_repr(getattr(part, name))
-        raise ConfigurationError(
-            f"{kind}={class_}(...): {name} must not be changed after it was built. Pass {class_}({name}={value}, ...)"
         )
     return {name: value for name, value in found.items() if name not in injected}
 

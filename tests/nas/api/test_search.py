@@ -571,6 +571,16 @@ def test_a_test_returns_scores_by_name(returned: Any) -> None:
     )
 
 
+def test_a_search_refuses_a_problem_that_was_changed_after_it() -> None:
+    """An instance that is changed after its search was described would train what the records don't say."""
+    problem = Scaled(factor=2)
+    search = Search(problem=cast("Spec", problem), tuner=Spec.of(RandomTuner))
+    problem.factor = 5
+
+    with pytest.raises(ConfigurationError, match=r"problem=Scaled\(...\): factor must not be changed"):
+        run_search(search, root=memory(), budget=1)
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import nas

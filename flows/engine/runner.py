@@ -266,7 +266,7 @@ class Engine:
             thread = threading.Thread(target=flow_run.run, args=(outcome,), name="heirloom-flow", daemon=True)
             thread.start()
             self._wait(
-                outcome, session_run.progress.say, lambda: None if thread.is_alive() else _death_of(flow_run, api_url)
+                outcome, session_run.progress.say, lambda: None if thread.is_alive() else self._death_of(flow_run)
             )
         is_gone = self._server is not None and not self._server.is_running
         with self._signals.ends_block():
@@ -297,6 +297,14 @@ class Engine:
             )
         outcome.raise_error()
 
+    def _death_of(self, flow_run: FlowRun) -> BaseException:
+        """Returns the error of a flow that has ended without the session's outcome."""
+        from flows.engine.server import refusal_of
+
+        if not isinstance(flow_run.error, Exception) or flow_run.id is not None or self._server is not None:
+            return flow_run.error or NEVER_BEGAN
+        return refusal_of(flow_run.error, str(self._api_url))
+
     def _wait(
         self, outcome: _Outcome, say: Callable[[str], None], died: Callable[[], BaseException | None] = lambda: None
     ) -> None:
@@ -308,20 +316,6 @@ class Engine:
                 say("stopping; a second Ctrl-C ends the process at once")
             if (error := died()) is not None and not outcome.wait(0.0):
                 outcome.fail(error)
-
-
-def _death_of(flow_run: FlowRun, api_url: str) -> BaseException:
-    """Returns the error of a flow that has ended without the session's outcome."""
-    from flows.engine.server import refusal_of
-
-    error = flow_run.error
-    if error is None:
-        return NEVER_BEGAN
-    if flow_run.id is not None or not isinstance(error, Exception):
-        return error
-    refusal = refusal_of(error, api_url)
-    refusal.__cause__ = error
-    return refusal
 
 
 class _Outcome:

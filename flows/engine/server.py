@@ -231,10 +231,12 @@ def use_server(api_url: str) -> None:
 def refusal_of(error: BaseException, api_url: str) -> ServerError:
     """Returns the error for a server that did not begin the flow."""
     line = public_line(f"{type(error).__name__}: {error}".split("\n", 1)[0])
-    return ServerError(
+    refusal = ServerError(
         f"Prefect's server at {_shown(api_url)} did not begin the flow run ({line}): check PREFECT_API_URL, and "
         "PREFECT_API_AUTH_STRING or PREFECT_API_KEY"
     )
+    refusal.__cause__ = error
+    return refusal
 
 
 def _shown(api_url: str) -> str:

@@ -114,8 +114,11 @@ class ProcessPool(WorkerPool):
                 return self._workers[0].call(action, subject)
             except ActionError as error:
                 lost = error.__cause__
-                if not (n_left and isinstance(lost, WorkerLostError) and lost.counts):
+                if not (isinstance(lost, WorkerLostError) and lost.counts):
                     raise
+                if not n_left:
+                    raise ActionError(f"{error}, in each of {MAX_CALLS} tries") from lost
+                logger.warning("%s; it is tried again", error)
         raise AssertionError("the last call returns or raises")
 
     def close(self, timeout_s: float = END_TIMEOUT_S) -> None:

@@ -349,7 +349,7 @@ class TestDeaths:
         trial = shop.run(("nothing", 0))[0]
         deadly = Trial(number=9, index=9, proposal=Proposal(point={"do": "segfault", "seconds": 0}))
 
-        with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGSEGV"):
+        with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGSEGV, in each of 3 tries"):
             shop.executor.call("test", deadly)
         assert shop.records.other_logs(deadly)["test"].startswith("before the crash\n")
         assert shop.executor.call("test", trial)["metrics"]["score"] == 1.0
@@ -521,7 +521,7 @@ class TestStops:
         with pytest.raises(SearchInterruptedError):
             shop.run((do, 500), observe=observe)
         thread.join()
-        assert time.monotonic() - stopped_s[-1] < 30
+        assert time.monotonic() - stopped_s[-1] < 15  # the controller waits for 20 s
         assert not shop.records.load()[0][1].is_finished
 
     @pytest.mark.parametrize("do", ["report", "hang", "spin", "sleep"])
@@ -680,9 +680,9 @@ class TestStops:
         began_s = time.monotonic()
 
         shop.close()
-        thread.join(30)
+        thread.join(10)
 
-        assert time.monotonic() - began_s < 30
+        assert time.monotonic() - began_s < 5
         assert not is_alive(pid)
         [error] = outcomes
         assert isinstance(error, WorkerLostError)

@@ -45,11 +45,14 @@ SCREENED = (
     *("runner=simulated", "budget.trials=60"),
 )
 CONTINUED = {
+    "darts": ("+tuner=darts", *ALPHAS),
     "gdas": ("+tuner=gdas", *ALPHAS),
+    "drnas": ("+tuner=drnas", *ALPHAS),
     "spos": ("+tuner=spos", *SHARED),
+    "rsps": ("+tuner=rsps", *SHARED),
     "screened": SCREENED,
 }
-"""Others, of which only what a kill must leave is compared: darts and drnas share the code of gdas, rsps of spos."""
+"""The others, of which only what a kill must leave is compared."""
 
 
 def table(search: Path) -> list[dict[str, Any]]:

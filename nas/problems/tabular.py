@@ -29,7 +29,10 @@ _NO_NUMBER = (
     *("", " ", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A"),
     *("NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
-"""Cells of a csv without a value, as pandas documents them. In a column of parameters only the first is."""
+"""Cells of a csv without a number, as pandas documents them.
+
+In a column of parameters only the first has no value.
+"""
 
 
 class TabularProblem(Problem):

@@ -94,9 +94,9 @@ def run_session(
 
 
 def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
-    """Closes the executor and, once its threads have ended, the lease. The search stays busy until then.
+    """Closes the executor and, once its threads have ended, the lease.
 
-    A thread does what may take long, or what Ctrl-C has interrupted.
+    The search stays busy until then. A thread does what may take long, or what Ctrl-C has interrupted.
     """
 
     def release() -> None:

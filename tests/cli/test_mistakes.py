@@ -350,6 +350,7 @@ def test_an_unreachable_server_is_one_line(here: Path, runner: str) -> None:
     assert everything(here) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_the_login_is_one_line(here: Path, api_url: str) -> None:
     """A login that the user's own server refuses is named after the start, without a traceback."""
     done = run(here, *TIMED, "runner=threads", PREFECT_API_URL=api_url, PREFECT_API_AUTH_STRING="me:wrong")

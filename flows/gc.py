@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +99,7 @@ class Collection:
                 plan = collector.plan(trials, self._inheritable(trials), stored)
                 collector.collect(plan)
             finally:
-                with suppress(StorageError):  # the next session sees that this process has ended
-                    lease.close()
+                lease.close()
         except StorageError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in DISK_FULL:

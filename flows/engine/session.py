@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from flows.cli.settings.limits import Limits
 from flows.engine.context import SearchContext
 from nas.callbacks.base import Callback
-from nas.core.errors import StorageError
 from nas.executors.events import Event, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -138,5 +136,4 @@ class SessionRun:
                     callbacks=self.callbacks,
                 )
         finally:
-            with suppress(StorageError):  # it would hide the first error; the lease expires by itself
-                lease.close()
+            lease.close()

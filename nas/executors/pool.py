@@ -21,7 +21,7 @@ from nas.executors.events import (
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 
 MAX_CALLS = 3
-"""Workers that a test or an export may lose."""
+"""Workers that a call may lose."""
 OVERDUE = "the time budget was used up"
 
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -128,11 +128,15 @@ class SearchLease:
         self._is_complete = True
 
     def close(self) -> None:
-        """Releases the lease; a later command gets it at once."""
+        """Releases the lease; a later command gets it at once.
+
+        If the storage fails, the lease expires by itself.
+        """
         if not self._closed.is_set():
             self._closed.set()
             self._thread.join()
-            self._heartbeat(ended=True)
+            with suppress(StorageError):  # it would hide an error of the session
+                self._heartbeat(ended=True)
 
     @contextmanager
     def naming_takeover(self) -> Iterator[None]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import Any, Literal
 
 from nas.callbacks.base import Callback
-from nas.core.errors import StorageError
 from nas.executors.events import Event
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -98,15 +96,10 @@ def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
 
     The search stays busy until then. A thread does what may take long, or what Ctrl-C has interrupted.
     """
-
-    def release() -> None:
-        with suppress(StorageError):  # it would hide the first error; the lease expires by itself
-            lease.close()
-
     if executor is None:
-        release()
+        lease.close()
         return
-    thread, rest = ThreadPoolExecutor(1, thread_name_prefix="heirloom-end"), [executor.join, release]
+    thread, rest = ThreadPoolExecutor(1, thread_name_prefix="heirloom-end"), [executor.join, lease.close]
     try:
         executor.close()  # also the problem, on the thread that has built it
     except BaseException:

@@ -197,13 +197,16 @@ class SteadySearch:
         name: Name of the search.
         n_trials: Number of trials.
         port: Port of the API; default: the server's.
+        variables: Variables of its environment.
     """
 
-    def __init__(self, command: Command, name: str, n_trials: int, *, port: int | None = None) -> None:
+    def __init__(
+        self, command: Command, name: str, n_trials: int, *, port: int | None = None, **variables: str
+    ) -> None:
         self._name, self._n_trials, self._command = name, n_trials, command
         plan = ("tuner.outcomes=complete", "problem.seconds=0.4", "slots=2", "runner=threads")
-        url = f"http://127.0.0.1:{port or command.server.port}/api"
-        self._process = command.start(*CHAINS, *plan, f"budget.trials={n_trials}", f"name={name}", PREFECT_API_URL=url)
+        variables["PREFECT_API_URL"] = f"http://127.0.0.1:{port or command.server.port}/api"
+        self._process = command.start(*CHAINS, *plan, f"budget.trials={n_trials}", f"name={name}", **variables)
 
     def n_finished_in(self, seconds: float) -> int:
         """Returns the number of trials that finish within some seconds."""

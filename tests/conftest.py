@@ -22,7 +22,7 @@ from tests.support.servers import S3, s3_server, sftp_server
 
 # No deadlines: other processes take their share of a small machine. .ci/lowest and .ci/newest take more examples, by
 # pytest --hypothesis-profile=thorough.
-settings.register_profile("shared", deadline=None, max_examples=50)
+settings.register_profile("shared", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("shared")
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.problems.images.fit import optimizer_of
-from nas.problems.images.graph_recipes import ImageGraph, image_graphs
+from nas.problems.images.graph_recipes import WIDTHS, ImageGraph, image_graphs
 from nas.spaces.graphs.network import Network
 from nas.spaces.space import Variation
 from nas.training.precision import precision_of
@@ -45,7 +45,7 @@ def networks() -> Iterator[Network]:
     rng = random.Random(5)
     yield hand_made("fashion_mnist")
     for index in range(N_DRAWS + N_GROWN):
-        space = image_graphs(FashionMnistProblem.image_shape, FLOPS[index % 2])
+        space = image_graphs(FashionMnistProblem.image_shape, WIDTHS, FLOPS[index % 2])
         variation = Variation.of(space.sample(rng))
         for _ in range(rng.randint(6, 60) if index >= N_DRAWS else 0):
             variation = space.vary(variation, rng)

@@ -70,8 +70,8 @@ ARMS = {
 PROBLEMS: dict[str, type[ImageProblem]] = {"fashion_mnist": FashionMnistProblem, "cifar10": Cifar10Problem}
 DATA = {"fashion_mnist": "problem.data_root", "cifar10": "problem.data_file"}
 """The option that names the data."""
-FULL_EPOCHS = 96
-"""The epochs of a full training in a search on graphs."""
+FULL_EPOCHS = {"fashion_mnist": 96, "cifar10": 300}
+"""The epochs of a full training in a search on graphs; 5,000 images need more."""
 UNTIL_DEADLINE = 100_000
 """The epochs of a full training that always ends by the time."""
 PRUNED_SHARE = 0.25
@@ -112,11 +112,11 @@ def options_of(arm: str) -> tuple[str, ...]:
     return {"tpe": PRUNED, "spos": SHARED}.get(arm, ())
 
 
-def epochs_of(arm: str, minutes: float, epoch_s: float) -> int:
+def epochs_of(problem: str, arm: str, minutes: float, epoch_s: float) -> int:
     """Returns the epochs of a full training."""
     if arm == "tpe":
         return max(1, int(PRUNED_SHARE * 60 * minutes / epoch_s))
-    return UNTIL_DEADLINE if arm in ("hand", "start") else FULL_EPOCHS
+    return UNTIL_DEADLINE if arm in ("hand", "start") else FULL_EPOCHS[problem]
 
 
 def run_tuner(task: Task, root: str, n_epochs: int) -> None:
@@ -133,7 +133,8 @@ def hand_made(problem: str) -> Network:
 
 def train_alone(task: Task, root: str, n_epochs: int, *length: str) -> None:
     """Trains the network of ``hand`` or ``start``; ``length`` are options of budget and policy."""
-    starts = image_graphs(PROBLEMS[task.problem].image_shape, MAX_FLOPS).starts
+    problem = PROBLEMS[task.problem]
+    starts = image_graphs(problem.image_shape, problem.initial_widths, MAX_FLOPS).starts
     network = starts[-1] if task.arm == "start" else hand_made(task.problem)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as points:
         json.dump([{"network": network.to_json(), "learning_rate": 0.05}], points)
@@ -190,7 +191,13 @@ def comparable(rows: list[dict[str, str]], minutes: float, seed: int, arms: Sequ
             one
             for one in rows
             if (one["arm"], float(one["minutes"]), int(one["seed"]), one["options"], int(one["epochs"]))
-            == (arm, minutes, seed, " ".join(options_of(arm)), epochs_of(arm, minutes, float(one["epoch_s"])))
+            == (
+                arm,
+                minutes,
+                seed,
+                " ".join(options_of(arm)),
+                epochs_of(one["problem"], arm, minutes, float(one["epoch_s"])),
+            )
             and took_its_time(one)
         ]
         for arm in arms
@@ -217,7 +224,7 @@ def tasks_of(
 def row(task: Task) -> list[dict[str, object]]:
     """Runs a task and returns its row."""
     with tempfile.TemporaryDirectory(prefix="heirloom-headline-") as root:
-        n_epochs = epochs_of(task.arm, task.minutes, float(task.machine["epoch_s"]))
+        n_epochs = epochs_of(task.problem, task.arm, task.minutes, float(task.machine["epoch_s"]))
         if task.arm in ("hand", "start"):
             train_alone(task, root, n_epochs, f"budget.hours={task.minutes / 60}", "finalists=1")
         else:

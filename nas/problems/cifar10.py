@@ -18,7 +18,7 @@ from nas.core.policy import Policy
 from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.augmentation import Augmentation
-from nas.problems.images.graph_recipes import MAX_FLOPS, graph_recipe, image_graphs
+from nas.problems.images.graph_recipes import MAX_FLOPS, WIDTHS, graph_recipe, image_graphs
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_file, checked_options, read_file
@@ -60,6 +60,7 @@ class Cifar10Problem(ImageProblem):
     pixel_mean = 120.71
     pixel_std = 64.15
     image_shape = _SHAPE
+    initial_widths = (*WIDTHS, [48, 96, 192, 192, 192])
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_file", "data_options"})
     data_files: ClassVar[frozenset[str]] = frozenset({"data_file"})
 
@@ -83,7 +84,7 @@ class Cifar10Problem(ImageProblem):
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
-        self.space = image_graphs(self.image_shape, max_flops, max_activations)
+        self.space = image_graphs(self.image_shape, self.initial_widths, max_flops, max_activations)
         self.recipe = graph_recipe(n_epochs, precision, AUGMENTATION)
         check_file("problem.data_file", data_file, self.data_options, _REMEDY)
 

@@ -135,7 +135,7 @@ class FashionMnistProblem(ImageProblem):
         self.rules = Rules.of(rules)
         self.choose_lanes(1 if lanes is None else lanes)
         if is_graph:
-            self.space = image_graphs(self.image_shape, max_flops, max_activations)
+            self.space = image_graphs(self.image_shape, self.initial_widths, max_flops, max_activations)
             self.policies = self.policies - {Policy.DOWNSCALE}
             self.recipe = graph_recipe(n_epochs, precision, Augmentation(flip=flip, shift=1, erase=0))
         else:

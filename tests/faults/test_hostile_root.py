@@ -28,7 +28,7 @@ from nas.core.metric import Metric
 from nas.core.names import check_name
 from nas.core.reference import Reference
 from nas.inheritance.donors.other_searches import other_search_checkpoint
-from nas.problems.images.graph_recipes import image_graphs
+from nas.problems.images.graph_recipes import WIDTHS, image_graphs
 from nas.problems.tabular import TabularProblem
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.spaces.space import Space
@@ -301,7 +301,7 @@ def test_trust_gives_no_chained_urls_and_no_options(data: Path, value: int) -> N
 @pytest.mark.parametrize("class_", classes(Space, "nas"), ids=lambda class_: class_.__name__)
 def test_hostile_spaces_and_points_do_nothing(class_: type, watch: Watch, data: Path) -> None:
     """A space built from hostile values, or asked about a hostile point, does nothing with them."""
-    spaces: list[Any] = [ParameterSpace({"x": Int(1, 9)}), image_graphs((1, 8, 8), 10**9)]
+    spaces: list[Any] = [ParameterSpace({"x": Int(1, 9)}), image_graphs((1, 8, 8), WIDTHS, 10**9)]
     for argument in arguments_of(class_):
         for value in hostile_values(data):
             with watch.on(), suppress(Exception):  # any: records build no space

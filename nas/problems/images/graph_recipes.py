@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -23,7 +24,7 @@ from nas.training.precision import checked_precision
 
 MAX_FLOPS = 80_000_000
 """The default limit on the FLOPs of a network for one image."""
-_WIDTHS = [16, 64, 128, 128], [32, 64, 128, 128], [32, 64, 128, 128, 128]
+WIDTHS: tuple[Sequence[int], ...] = ([16, 64, 128, 128], [32, 64, 128, 128], [32, 64, 128, 128, 128])
 """The channels of the initial networks. They halve the image early, so they train fast (docs/decisions/060)."""
 
 
@@ -47,20 +48,23 @@ class ImageGraph(GraphModule):
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
-def image_graphs(shape: Shape, max_flops: int, max_activations: int | None = None) -> GraphSpace:
+def image_graphs(
+    shape: Shape, widths: Sequence[Sequence[int]], max_flops: int, max_activations: int | None = None
+) -> GraphSpace:
     """Returns the space of networks for images of this shape, with a learning rate.
 
     Initial networks over a limit are left out.
 
     Args:
         shape: Channels, height and width.
+        widths: The channels of each initial network, block by block.
         max_flops: Most FLOPs of a network for one image.
         max_activations: Most activations of all layers together for one image; None: any.
 
     Raises:
         ConfigurationError: all initial networks need more.
     """
-    starts = [plain_cnn(shape, N_CLASSES, widths=widths, pool_after=[0, 1, 2]) for widths in _WIDTHS]
+    starts = [plain_cnn(shape, N_CLASSES, widths=channels, pool_after=[0, 1, 2]) for channels in widths]
     limits = Limits(nodes=80, size=192)
     costs = {"flops": max_flops} | ({} if max_activations is None else {"activations": max_activations})
     for cost, most in costs.items():

@@ -20,7 +20,7 @@ from nas.core.validation import check_int
 from nas.inheritance.rules import Rules
 from nas.problems.images.conv_net import ConvNet
 from nas.problems.images.fit import Recipe, Start, fit, optimizer_of, score
-from nas.problems.images.graph_recipes import ImageGraph
+from nas.problems.images.graph_recipes import WIDTHS, ImageGraph
 from nas.problems.images.largest_net import LargestConvNet
 from nas.problems.images.pixels import Images
 from nas.problems.images.stack import NetworkStack
@@ -73,6 +73,8 @@ class ImageProblem(Problem):
     pixel_std: float
     image_shape: tuple[int, int, int]
     """Channels, height and width."""
+    initial_widths: ClassVar[tuple[Sequence[int], ...]] = WIDTHS
+    """The channels of the initial networks, if its space has graphs."""
 
     @abstractmethod
     def load_train(self) -> tuple[Images, Images]:

@@ -360,10 +360,12 @@ OF_NO_CLASS = COUNTING.replace("(Tuner)", "").replace("from nni.tuner import Tun
 
 
 def test_a_tuner_that_is_derived_from_no_class(tmp_path: Path) -> None:
-    """A class that defines only the required methods is a tuner."""
-    trials = make_experiment(tmp_path, ONE, OF_NO_CLASS, maxTrialNum=2).run()
+    """A class with only the required methods is a tuner, also if its answers change."""
+    tuner = OF_NO_CLASS.replace('{"x": parameter_id,', '{"r": __import__("os").urandom(8).hex(), "x": parameter_id,')
+    made = make_experiment(tmp_path, ONE, tuner)
+    made.run(maxTrialNum=1)
 
-    assert [t.state for t in trials] == [State.COMPLETE] * 2
+    assert [t.state for t in made.run(maxTrialNum=2)] == [State.COMPLETE] * 2
 
 
 @pytest.mark.parametrize("more", ["", "    def _on_error(self): raise KeyError('cleanup')\n"])

@@ -100,7 +100,7 @@ class TunerServer:
         elif message["method"] == "late":
             self._receive(message)
         elif message["method"] == "import":
-            self._tuner.import_data(message["data"])
+            self._notify("import_data", message["data"])
         elif message["method"] == "exit":
             self._notify("_on_exit")
         return {}

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import cast
+from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_bool, closest_names
+from nas.core.validation import check_bool, closest_names, short_repr
 
 
 class Policy(StrEnum):
@@ -66,7 +66,10 @@ class Stage:
     """Its share of the hours and GPU-hours, in (0, 1]. None: estimated from trial durations."""
 
     def __post_init__(self) -> None:
-        best, share = self.best, self.share
+        policies, best, share = self.policies, self.best, self.share
+        if isinstance(policies, str) or not isinstance(policies, Iterable):
+            raise ConfigurationError(f"stage {self.name}: policies={policies!r}: must be a list of names")
+        check_bool(f"stage {self.name}: warm", self.warm)
         is_number = isinstance(best, int) and not isinstance(best, bool) and best >= 1
         if best is not None and not is_number and not (isinstance(best, float) and 0 < best <= 1):
             raise ConfigurationError(
@@ -76,8 +79,8 @@ class Stage:
             raise ConfigurationError(
                 f"stage {self.name}: share={share!r}: must be a share of the hours: above 0 and at most 1"
             )
-        if self.warm:
-            object.__setattr__(self, "policies", self.policies | {Policy.SHARE_PARAMS})
+        always = {Policy.SHARE_PARAMS} if self.warm else frozenset[Policy]()
+        object.__setattr__(self, "policies", parse_policies(policies) | always)
 
     def to_json(self) -> dict[str, object]:
         """Returns the stage as JSON, for the identity of a search."""
@@ -96,6 +99,8 @@ class PolicyPlan:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
+        if wrong := [stage for stage in self.stages if not isinstance(stage, Stage)]:
+            raise ConfigurationError(f"PolicyPlan: {short_repr(wrong[0])}: must be a nas.Stage. Write Stage(name=...)")
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"policy={names}: a plan must have at least one stage, and distinct names")
@@ -143,19 +148,8 @@ class PolicyPlan:
                 raise ConfigurationError(
                     f"stage {stage['name']}: no key {unknown[0]}; its keys are {closest_names(unknown[0], _STAGE_KEYS)}"
                 )
-            policies = stage.get("policies") or ()
-            if isinstance(policies, str) or not isinstance(policies, Iterable):
-                raise ConfigurationError(f"stage {stage['name']}: policies={policies!r}: must be a list of names")
-            warm = check_bool(f"stage {stage['name']}: warm", stage.get("warm", False))
-            made.append(
-                Stage(
-                    name=str(stage["name"]),
-                    policies=parse_policies(policies),
-                    warm=warm,
-                    best=cast("int | float | None", stage.get("best")),
-                    share=cast("float | None", stage.get("share")),
-                )
-            )
+            given: dict[str, Any] = {**stage, "name": str(stage["name"]), "policies": stage.get("policies") or ()}
+            made.append(Stage(**given))
         return cls(tuple(made))
 
     def fitted(self, declared: frozenset[Policy], *, strict: bool) -> tuple[PolicyPlan, frozenset[Policy]]:

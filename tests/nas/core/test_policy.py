@@ -58,6 +58,17 @@ def test_wrong_stage_is_refused(stage: Any, message: str) -> None:
         PolicyPlan.from_stages([stage])
 
 
+def test_a_plan_is_written_in_code() -> None:
+    """Stages take names of policies in any case; texts in place of stages or lists are refused."""
+    written: Any = {"policies": ["share_params", Policy.QUICK_EVAL]}
+
+    assert Stage(name="a", **written) == Stage(name="a", policies=frozenset({Policy.SHARE_PARAMS, Policy.QUICK_EVAL}))
+    with pytest.raises(ConfigurationError, match=r"PolicyPlan: 'search': must be a nas\.Stage"):
+        PolicyPlan(("search",))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"stage a: policies='SHARE_PARAMS': must be a list"):
+        Stage(name="a", policies="SHARE_PARAMS")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("names", [(), ("search", "search")])
 def test_stages_need_distinct_names(names: tuple[str, ...]) -> None:
     """A plan has at least one stage, with distinct names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -290,12 +291,16 @@ class TabularProblem(Problem):
                 empty = {name: [""] if name in texts else _NO_NUMBER for name in pd.read_csv(file, nrows=0).columns}
                 file.seek(0)
                 # the letters 01 are no number, and None may be an option
-                return pd.read_csv(file, dtype={self._letters: str}, keep_default_na=False, na_values=empty)
+                with warnings.catch_warnings():  # rows with more fields than the header
+                    warnings.simplefilter("error", pd.errors.ParserWarning)
+                    return pd.read_csv(
+                        file, dtype={self._letters: str}, index_col=False, keep_default_na=False, na_values=empty
+                    )
         except FileNotFoundError as error:
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:
             raise ConfigurationError(f"problem.table={url}: needs pyarrow. Run pip install pyarrow") from error
-        except (ValueError, gzip.BadGzipFile) as error:
+        except (ValueError, gzip.BadGzipFile, pd.errors.ParserWarning) as error:
             raise ConfigurationError(f"problem.table={url}: can't be read: {ends_of(text_of(error))}") from error
 
 

@@ -172,7 +172,7 @@ def test_missing_table_is_named(table: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-@pytest.mark.parametrize("content", ["", "a,b\n1,2\n3,4,5,6\n"])
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n3,4,5,6\n", "width,op,acc\n8,conv,0.5,1\n16,conv,0.6,1\n"])
 def test_unreadable_table_is_named(tmp_path: Path, kind: str, content: str) -> None:
     """An empty or uneven csv, and a file of another format, are refused by name."""
     if kind == "parquet":

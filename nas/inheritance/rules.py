@@ -64,8 +64,12 @@ class Rules:
             check_int(f"rules.{name}", getattr(self, name), 0)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None) -> Rules:
+    def of(cls, options: Mapping[str, Any] | None, **defaults: Any) -> Rules:
         """Returns the rules of a configuration; rules that it does not name keep their defaults.
+
+        Args:
+            options: The values of rules, by name.
+            defaults: Defaults of the problem, in place of the class's.
 
         Raises:
             ConfigurationError: a rule is unknown, or its value is not allowed.
@@ -79,7 +83,7 @@ class Rules:
             raise ConfigurationError(
                 f"rules: unknown rule {unknown[0]!r}. Choose one of {closest_names(unknown[0], known)}"
             )
-        return cls(**(options or {}))
+        return cls(**{**defaults, **(options or {})})
 
     def warm_up(self, step: int) -> float:
         """Returns the factor on the learning rate at a step, which rises linearly to 1."""

@@ -111,7 +111,7 @@ class LanguageProblem(Problem):
         self.context, self.batch_size = context, batch_size
         self.epoch_steps, self.n_epochs = epoch_steps, n_epochs
         self.precision = checked_precision(precision)
-        self.rules = Rules(optimizer="inherit") if rules is None else Rules.of(rules)
+        self.rules = Rules.of(rules, optimizer="inherit")
         self.metrics = choose_metrics(objectives, self.OBJECTIVES, ["loss"])
         learning_rate = Float(1e-3, 1e-2, log=True)
         try:

@@ -146,6 +146,13 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
         LanguageProblem(**options)
 
 
+def test_a_rule_leaves_the_others_as_they_are() -> None:
+    """The optimizer is inherited unless its own rule says otherwise."""
+    found = [LanguageProblem(str(TEXT), rules=rules).rules for rules in (None, {"shrink": 0.8}, {"optimizer": "fresh"})]
+
+    assert [(rules.optimizer, rules.shrink) for rules in found] == [("inherit", 1.0), ("inherit", 0.8), ("fresh", 1.0)]
+
+
 def test_wrong_files_are_refused(tmp_path: Path) -> None:
     """A file that is no text, or too short, raises with a remedy."""
     for name, content, message in (

@@ -26,7 +26,7 @@ search:
 report:
     python -m flows.report name=last format=html
 
-# The ratios that the README quotes
+# Ratios of docs/benchmarks.md
 bench:
     python benchmarks/overhead.py && python benchmarks/startup.py && python benchmarks/lineage.py
     python benchmarks/remote.py

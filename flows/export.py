@@ -83,7 +83,7 @@ def _exported(records: Records, root: str) -> Mapping[str, Any]:
     from flows.views.summary import DEFAULT_ROOT
     from nas.search.finals import newest_best
 
-    best, name = newest_best(records), records.files.url.rpartition("/")[2]
+    best, name = newest_best(records), records.files.name
     if best is None:
         where = [f"name={name}", *([] if root == DEFAULT_ROOT else [f"storage.root={without_passwords(root)}"])]
         finals = f", or train finalists: {command('final')} {as_shell(where)}" if _has_finalist(records, name) else ""

@@ -44,7 +44,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     if invocation.values["name"] is None:
         raise ConfigurationError(f"no name: add name=N; `{command('report')}` lists the searches")
     files = find_search(reach_root(invocation.values), str(invocation.values["name"]), time.time(), complain)
-    name = files.url.rpartition("/")[2]
+    name = files.name
     machine = read_machine(invocation.values)
     identity = (Records(files).header() or {})["identity"]
     if identity["deterministic"]:  # results depend on slots and threads

@@ -113,7 +113,7 @@ def _found_name(root: BlobStore, name: str) -> str:
     if root.in_process:
         raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; verify a folder")
     try:
-        return find_search(root, name, time.time(), complain).url.rstrip("/").rpartition("/")[2]
+        return find_search(root, name, time.time(), complain).name
     except (CorruptError, SearchNotFoundError):
         if name == LAST or not root.subfolder(name).names("trials"):
             raise

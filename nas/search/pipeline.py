@@ -151,7 +151,7 @@ class SearchPipeline:
     @property
     def name(self) -> str:
         """The name of the search."""
-        return self.records.files.url.rstrip("/").rpartition("/")[2]
+        return self.records.files.name
 
     def ended_by(self) -> str | None:
         """Returns what ended the search: a field of the budget, or ``tuner``.

@@ -68,6 +68,11 @@ class BlobStore(ABC):
     folder: str | None = None
     """The root as a folder of this machine; None for a remote storage."""
 
+    @property
+    def name(self) -> str:
+        """The name of the root folder: of a search, if it holds one."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
     @abstractmethod
     def publish(self, path: str, chunks: Iterable[Buffer], *, exclusive: bool = False) -> Reference:
         """Writes a file, which appears under its name only when it is whole and durable.
@@ -280,8 +285,7 @@ class BlobStore(ABC):
 
     def sibling_names(self) -> list[str]:
         """Returns the names beside this root, sorted, for ``sibling``."""
-        own = self.url.rstrip("/").rpartition("/")[2]
-        return [name for name in self.parent().names() if name != own]
+        return [name for name in self.parent().names() if name != self.name]
 
     def local_path(self, path: str) -> str | None:
         """Returns the absolute path of a file on this machine; None for a remote storage."""

@@ -87,7 +87,7 @@ class TrialRun(PolicyScaling):
         super().__init__(trial.policies, trial.proposal.fidelity, trial.more_epochs)
         self.number = trial.number
         self.name = trial_name(trial.number)
-        self.search = files.url.rstrip("/").rpartition("/")[2]
+        self.search = files.name
         self.stage = trial.stage
         self.point: Point = trial.point
         self.seed = trial.seed

@@ -117,7 +117,7 @@ def read_snapshot(files: BlobStore, now: float) -> Snapshot:
     from nas.storage.sessions import last_export, spent_hours
 
     records = Records(files)
-    name = records.files.url.rstrip("/").rpartition("/")[2]
+    name = records.files.name
     header = read_header(records, name)
     session = last_session(records, now)
     trials = _with_running(records, session)

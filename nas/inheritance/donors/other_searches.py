@@ -34,7 +34,7 @@ def donors_for_other_searches(records: Records) -> frozenset[int]:
 
     Searches that this user may not read are left out.
     """
-    prefix = records.files.url.rstrip("/").rpartition("/")[2] + ":"
+    prefix = f"{records.files.name}:"
     found: set[str] = set()
     for name in filter(NAME.fullmatch, records.files.sibling_names()):
         try:

@@ -99,15 +99,12 @@ class Attempt:
         seed_everything(trial.seed)
         return None
 
-    def settle(
-        self, returned: object = None, *, error: BaseException | None = None, is_finish: bool = False
-    ) -> Trial | None:
+    def settle(self, returned: object = None, *, error: BaseException | None = None) -> Trial | None:
         """Records the result. Returns None if the attempt was interrupted; the trial will run again.
 
         Args:
             returned: The value that the problem's code returned, normally the validation scores.
             error: The exception that it raised instead.
-            is_finish: Whether the code gave the scores to ``run.finish``.
 
         Raises:
             StorageError: the storage failed.
@@ -115,7 +112,7 @@ class Attempt:
         if isinstance(error, StorageError) and self.run.lost is None:  # for example from a last save
             raise error
         try:
-            outcome = self._outcome(returned, error, is_finish)
+            outcome = self._outcome(returned, error)
         except StorageError:
             raise
         except BaseException as publishing_error:
@@ -145,7 +142,7 @@ class Attempt:
         """Removes the local folders. The run can't be used afterwards."""
         self.run.close()
 
-    def _outcome(self, returned: object, error: BaseException | None, is_finish: bool) -> Trial | None:
+    def _outcome(self, returned: object, error: BaseException | None) -> Trial | None:
         run, trial = self.run, self._trial
         if run.lost is not None:  # even if the problem's code continued without the weights
             return _without_donor(run, trial)
@@ -155,7 +152,7 @@ class Attempt:
             reason = Reason.DEADLINE if isinstance(run.stop, TrialDeadlineExceeded) else Reason.STOPPER
             ended = trial.stop(reason, run.curve, self._declared({}))
             return replace(ended, checkpoint=run.commit_weights()) if run.curve else ended
-        return self._failed(error) if error is not None else self._judge(run, trial, returned, is_finish)
+        return self._failed(error) if error is not None else self._judge(returned)
 
     def _failed(self, error: BaseException) -> Trial:
         self._runtime.note_error(error)
@@ -258,22 +255,23 @@ class Attempt:
             except AlreadyPublishedError:
                 trial = replace(trial, attempt=trial.attempt + 1)
 
-    def _judge(self, run: TrialRun, trial: Trial, returned: object, is_finish: bool) -> Trial:
+    def _judge(self, returned: object) -> Trial:
         """Returns the trial COMPLETE with its weights published, or FAILED if a declared metric is missing.
 
         A supernet epoch needs only the first.
         """
+        run, trial = self.run, self._trial
         declared = [metric.name for metric in self._runtime.problem.metrics]
         declared = declared[:1] if is_epoch(trial) else declared
         metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
         metrics |= self._declared(metrics)
         missing = [name for name in declared if name not in metrics]
-        source = "run.finish received" if is_finish else "train returned"
+        source = "run.finish received" if run.has_ended else "train returned"
         if missing and not (self._runtime.problem.scores_optional and run.returned is not None):
             error = f"{source} {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
             if not self._static_metrics_error:
                 name = missing[0]
-                remedy = f"Call run.finish({name}=value)" if is_finish else f"Return {{'{name}': value}} from train"
+                remedy = f"Call run.finish({name}=value)" if run.has_ended else f"Return {{'{name}': value}} from train"
                 error += f". {remedy}, or declare other metrics"
             return trial.fail(Reason.NO_METRIC, run.result_error or error)
         if bad := not_finite(metrics):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from nas.core.errors import StorageError
@@ -100,8 +100,7 @@ class Job:
         return None
 
     def _next(self, most: int | None) -> TrialRun | None:
-        if self._open is not None:
-            self._abandon()
+        self._abandon()
         while not self._is_last and (most is None or self.n_finished < most):
             assignment = self._given or self._channel.next_trial()
             if assignment is None:
@@ -119,27 +118,22 @@ class Job:
             self._trial_ended(result)
             return None
         self._open = attempt
-        attempt.run.on_finish(self._finish)
+        attempt.run.on_finish(self._settle)
         return attempt.run
 
-    def _finish(self, scores: Mapping[str, float]) -> None:
-        self._settle(scores, is_finish=True)
-
-    def _settle(self, returned: object = None, *, error: BaseException | None = None, is_finish: bool = False) -> None:
-        if self._open is None:
-            return
-        attempt, self._open = self._open, None
-        try:
-            self._trial_ended(attempt.settle(returned, error=error, is_finish=is_finish))
-        finally:
-            attempt.close()
+    def _settle(self, returned: object = None, *, error: BaseException | None = None) -> None:
+        self._close(lambda attempt: attempt.settle(returned, error=error))
 
     def _abandon(self) -> None:
+        self._close(Attempt.abandon)
+
+    def _close(self, settle: Callable[[Attempt], Trial | None]) -> None:
+        """Ends the open trial, if any."""
         if self._open is None:
             return
         attempt, self._open = self._open, None
         try:
-            self._trial_ended(attempt.abandon())
+            self._trial_ended(settle(attempt))
         finally:
             attempt.close()
 

@@ -121,7 +121,8 @@ class TrialRun(PolicyScaling):
         self._finish: Callable[[Mapping[str, float]], None] | None = None
         self._check_scores: Callable[[Mapping[str, float]], None] = lambda metrics: None
         self._extra_results: list[str] = []
-        self._has_ended = False
+        self.has_ended = False
+        """Whether the trial has its result, or its handle is closed."""
         self._stem = f"{trial.number:06d}-{secrets.token_hex(4)}"
         self._saved: Manifest | None = None
         self._parts: Mapping[str, TensorParts] = {}
@@ -364,10 +365,10 @@ class TrialRun(PolicyScaling):
                 f"run.finish of trial {self.number}: must be called in `train_many(job)`. `train` returns its scores"
             )
         self._check_scores(metrics)
-        if self._has_ended:
+        if self.has_ended:
             self.log_extra_result(str(metrics))
             return
-        self._has_ended = True
+        self.has_ended = True
         self._finish(metrics)
 
     def log_extra_result(self, result: str) -> None:
@@ -430,7 +431,7 @@ class TrialRun(PolicyScaling):
         Raises:
             TrialStopped: as in ``report``.
         """
-        if self._channel is not None and not self._has_ended:
+        if self._channel is not None and not self.has_ended:
             try:
                 self._channel.raise_if_stopped()
             except TrialStopped as stop:
@@ -543,7 +544,7 @@ class TrialRun(PolicyScaling):
 
     def close(self) -> None:
         """Removes the local folders. Methods that change the trial raise afterwards."""
-        self._has_ended = True
+        self.has_ended = True
         for folder in self._folders.values():
             folder.cleanup()
         self._folders.clear()
@@ -551,7 +552,7 @@ class TrialRun(PolicyScaling):
 
     def _check_open(self, what: str) -> None:
         """Raises if the trial has ended."""
-        if self._has_ended:
+        if self.has_ended:
             raise ConfigurationError(
                 f"run.{what}: trial {self.number} has its result already. Take the next trial from job.trials()"
             )

@@ -70,16 +70,14 @@ def _names(value: object) -> tuple[str, ...] | None:
 
 def compare(invocation: Invocation) -> int:
     """Prints or writes a comparison; only reads the storage."""
-    from flows.cli.settings.root import reach_root
+    from flows.cli.settings.root import reach_stored_root
     from nas.views.comparison.tables import Comparison
 
     request = Request.of(invocation.values)
     values = invocation.values
     if request.under is not None:
         values = {**values, "storage": {**values["storage"], "root": request.under}}
-    root = reach_root(values)
-    if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only: compare in a folder")
+    root = reach_stored_root(values)
     comparison = Comparison.of([*_searches(root, request)])
     _show(root, comparison, request.delivery)
     sys.stdout.flush()

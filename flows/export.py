@@ -33,7 +33,7 @@ def main() -> int:
 
 def export(invocation: Invocation) -> int:
     """Copies the export; only reads the storage."""
-    from flows.cli.settings.root import reach_root, read_root
+    from flows.cli.settings.root import reach_stored_root, read_root
     from flows.views.searches import find_search
     from nas.storage.records import Records
 
@@ -41,9 +41,7 @@ def export(invocation: Invocation) -> int:
     for key, example in (("name", "name=last for the newest search"), ("out", "out=DIR, a folder to make")):
         if values[key] is None:
             raise ConfigurationError(f"no {key}: add {example}")
-    root = reach_root(values)
-    if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only. Use a folder.")
+    root = reach_stored_root(values)
     target = _new_folder(str(values["out"]), root)
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
     best = _exported(records, read_root(values)[0])

@@ -200,7 +200,7 @@ def read_collection(invocation: Invocation) -> Collection:
     Raises:
         ConfigurationError: no name, no such search, or an invalid value.
     """
-    from flows.cli.settings.root import reach_root, read_retention
+    from flows.cli.settings.root import reach_stored_root, read_retention
     from flows.views.searches import find_search
     from nas.core.policy import PolicyPlan
     from nas.storage.records import Records
@@ -213,9 +213,7 @@ def read_collection(invocation: Invocation) -> Collection:
     retention, n_finalists = read_retention(values), values["finalists"]
     if n_finalists is not None:
         check_int("finalists", n_finalists, 1)
-    root = reach_root(values)
-    if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only. Use a folder.")
+    root = reach_stored_root(values)
     records = Records(find_search(root, str(values["name"]), time.time(), complain))
     header = read_header(records, str(values["name"]))
     return Collection(

@@ -74,14 +74,12 @@ class Request:
 
 def report(invocation: Invocation) -> int:
     """Prints or writes a report; only reads the storage."""
-    from flows.cli.settings.root import reach_root
+    from flows.cli.settings.root import reach_stored_root
     from flows.views.searches import find_search
     from nas.views.snapshot import read_snapshot
 
     request = Request.of(invocation.values)
-    root = reach_root(invocation.values)
-    if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only: report on a folder")
+    root = reach_stored_root(invocation.values)
     now = time.time()
     if request.name is None:
         _list(root, request, now)

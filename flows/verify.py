@@ -73,13 +73,12 @@ class Request:
 
 def verify(invocation: Invocation) -> int:
     """Verifies a search, or checks the root."""
-    from flows.cli.settings.root import reach_root
+    from flows.cli.settings.root import reach_root, reach_stored_root
 
     request = Request.of(invocation.values)
-    root = reach_root(invocation.values)
     if request.name is not None:
-        return verify_one(request.name, root, invocation)
-    return check(request, root, invocation)
+        return verify_one(request.name, reach_stored_root(invocation.values), invocation)
+    return check(request, reach_root(invocation.values), invocation)
 
 
 # ---- a search
@@ -104,14 +103,12 @@ def _found_name(root: BlobStore, name: str) -> str:
     """Returns the name of the search, also if its own record is damaged.
 
     Raises:
-        ConfigurationError: there is no such search, or it exists only in its process.
+        SearchNotFoundError: there is no such search.
     """
     from flows.views.searches import find_search
     from nas.core.errors import CorruptError
     from nas.core.names import LAST
 
-    if root.in_process:
-        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only; verify a folder")
     try:
         return find_search(root, name, time.time(), complain).name
     except (CorruptError, SearchNotFoundError):

@@ -291,7 +291,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["name=last", "format=csv", "out={root}/x.csv"], "is inside the storage"),
         (["name=last", "format=csv", "out={root}/../none/x.csv"], "(No such file or directory): set out=PATH"),
         (["storage.root={root}/a-random-2b"], "set storage.root={root} name=a-random-2b"),
-        (["storage.root=memory://x"], "report on a folder"),
+        (["storage.root=memory://x"], "exists in the searching process only. Use a folder"),
         (["nam=last"], "unknown key nam; did you mean name?"),
         (["last"], "can't read 'last': did you mean name=last?"),
         (["newer-evolution-1a"], "can't read 'newer-evolution-1a': did you mean name=newer-evolution-1a?"),

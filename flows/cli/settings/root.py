@@ -43,6 +43,19 @@ def reach_root(values: Mapping[str, Any]) -> BlobStore:
     return root
 
 
+def reach_stored_root(values: Mapping[str, Any]) -> BlobStore:
+    """Opens the root as ``reach_root``, for a command that reads searches of other processes.
+
+    Raises:
+        ConfigurationError: as ``reach_root``, or the root exists in one process only.
+        StorageError: as ``reach_root``.
+    """
+    root = reach_root(values)
+    if root.in_process:
+        raise ConfigurationError(f"storage.root={root.url} exists in the searching process only. Use a folder.")
+    return root
+
+
 def search_url(root: str, files: BlobStore, name: str) -> str:
     """Returns the URL by which other processes open a search.
 

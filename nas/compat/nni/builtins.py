@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.compat.nni.config import Experiment, TunerChoice
+from nas.compat.nni.config import Experiment, TunerChoice, check_fields
 from nas.compat.nni.parameters import to_point
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction
@@ -51,8 +51,7 @@ def tuner_spec(experiment: Experiment) -> Spec:
     replacement = _TUNERS[name]
     ignored = ("optimize_mode", *replacement.ignored)
     given = {key: value for key, value in choice.arguments.items() if key not in ignored}
-    if unknown := given.keys() - replacement.names.keys():
-        raise ConfigurationError(f"tuner.classArgs.{min(map(str, unknown))}: {name} has no such argument")
+    check_fields("tuner.classArgs", given, replacement.names, f"{name} has no such argument")
     for key, value in given.items():
         check_int(f"tuner.classArgs.{key}", value, *replacement.limits)
     arguments = {**replacement.arguments, **{replacement.names[key]: value for key, value in given.items()}}
@@ -78,8 +77,7 @@ def replacement_spec(name: str, arguments: Mapping[str, Any]) -> Spec:
         raise ConfigurationError(f"builtin={name!r}: must be one of {', '.join(_TUNERS)}")
     replacement = _TUNERS[name]
     known = {*replacement.arguments, *replacement.names.values()}
-    if unknown := sorted(map(str, arguments.keys() - known)):
-        raise ConfigurationError(f"arguments.{unknown[0]}: must be one of {', '.join(sorted(known)) or 'none'}")
+    check_fields("arguments", arguments, known, f"must be one of {', '.join(sorted(known)) or 'none'}")
     return Spec(replacement.target, dict(arguments))
 
 
@@ -112,10 +110,7 @@ def stopper_spec(choice: TunerChoice) -> Spec:
             f"assessor={given}: must be Medianstop or Curvefitting. Write a stopper for other rules "
             "(docs/guides/stoppers.md)"
         )
-    if arguments:
-        raise ConfigurationError(
-            f"assessor.classArgs.{min(map(str, arguments))}: {choice.builtin} has no such argument"
-        )
+    check_fields("assessor.classArgs", arguments, (), f"{choice.builtin} has no such argument")
     return stopper
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,16 @@ def read_experiment(path: str | Path) -> Experiment:
     return _Reader(content, Path(path).resolve().parent).read()
 
 
+def check_fields(owner: str, given: Iterable[object], known: Iterable[object], remedy: str) -> None:
+    """Checks that each field is known.
+
+    Raises:
+        ConfigurationError: one is not; the message names the first by the alphabet.
+    """
+    if unknown := {*given} - {*known}:
+        raise ConfigurationError(f"{owner}.{min(map(str, unknown))}: {remedy}")
+
+
 class _Reader:
     """Reads the content of a file and collects the fields without effect."""
 
@@ -222,11 +232,8 @@ class _Reader:
             raise ConfigurationError("trial.command is missing: write the command line that runs one trial")
         for name in sorted(trial.keys() & set(_TRIAL_NO_EFFECT.split())):
             self._note(f"trial.{name}", _RUNNERS)
-        unknown = trial.keys() - {"command", "codeDir", "gpuNum", "nasMode", *_TRIAL_NO_EFFECT.split()}
-        if unknown:
-            raise ConfigurationError(
-                f"trial.{min(map(str, unknown))}: the fields of trial are command, codeDir and gpuNum"
-            )
+        known = ("command", "codeDir", "gpuNum", "nasMode", *_TRIAL_NO_EFFECT.split())
+        check_fields("trial", trial, known, "the fields of trial are command, codeDir and gpuNum")
         return trial
 
     def _commands_of_roles(self, trial: Mapping[str, Any]) -> list[str]:
@@ -253,10 +260,7 @@ class _Reader:
 
     def _choice(self, kind: str, content: Mapping[str, Any], builtin: str) -> TunerChoice:
         known = {builtin, *_CLASS.split(), *_CLASS_NO_EFFECT}
-        if unknown := content.keys() - known:
-            raise ConfigurationError(
-                f"{kind}.{min(map(str, unknown))}: the fields of {kind} are {', '.join(sorted(known))}"
-            )
+        check_fields(kind, content, known, f"the fields of {kind} are {', '.join(sorted(known))}")
         for name in sorted(content.keys() & _CLASS_NO_EFFECT):
             self._note(f"{kind}.{name}", f"the {kind} sees what this command sees")
         arguments = self._mapping(content, "classArgs") or {}

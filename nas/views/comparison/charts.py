@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -160,16 +160,9 @@ def _chart(
         frame=_FRAME,
         label=label,
         grid=_FRAME.lines([*map(axes.y, values), _FRAME.bottom]) + steps,
-        ticks=(*_texts(values, axes.y), *(Text(axes.x(p), _FRAME.bottom + 18, f"{p:g}") for p in places)),
+        ticks=(*_FRAME.texts(values, axes.y), *(Text(axes.x(p), _FRAME.bottom + 18, f"{p:g}") for p in places)),
         lines=tuple(lines),
         marks=tuple(marks),
         x_name=names[0],
         y_name=names[1],
     )
-
-
-def _texts(values: Sequence[float], y: Callable[[float], float]) -> Iterator[Text]:
-    decimals = max((len(f"{value:.12g}".partition(".")[2]) for value in values), default=0)
-    for value in values:
-        text = f"{value:.{decimals}f}" if abs(value) < 1e6 and decimals < 7 else f"{value:.4g}"
-        yield Text(_FRAME.left - 8, y(value) + 4, text, "end")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,6 +52,13 @@ class Frame:
     def lines(self, heights: Iterable[float]) -> str:
         """Returns horizontal grid lines."""
         return "".join(f"M{self.left:.0f} {y:.1f}H{self.right:.0f}" for y in heights)
+
+    def texts(self, values: Sequence[float], height_of: Callable[[float], float]) -> Iterator[Text]:
+        """Yields the texts of the axis on the left, all with the same number of decimals."""
+        decimals = max((len(f"{value:.12g}".partition(".")[2]) for value in values), default=0)
+        for value in values:
+            text = f"{value:.{decimals}f}" if abs(value) < 1e6 and decimals < 7 else f"{value:.4g}"
+            yield Text(self.left - 8, height_of(value) + 4, text, "end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

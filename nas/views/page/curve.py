@@ -98,11 +98,8 @@ class _Curve:
         )
 
     def score_texts(self, values: list[float]) -> Iterator[Text]:
-        """Yields the texts of the axis, all with the same number of decimals."""
-        decimals = max((len(f"{value:.12g}".partition(".")[2]) for value in values), default=0)
-        for value in values:
-            text = f"{value:.{decimals}f}" if abs(value) < 1e6 and decimals < 7 else f"{value:.4g}"
-            yield Text(_FRAME.left - 8, self.y(value) + 4, text, "end")
+        """Yields the texts of the axis."""
+        yield from _FRAME.texts(values, self.y)
         if not self.scored:
             yield Text(_FRAME.left + 12, _FRAME.bottom - 12, "no trial has a score yet", "start")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nas.views.page.palette import N_STEPS
+from nas.views.page.palette import N_STEPS, ScoreScale
 from nas.views.page.shapes import circle
 
 _CHARACTER = 6.2  # mean width in 12 px text
@@ -38,8 +38,10 @@ class LegendItem:
     x: float = 0.0
 
 
-def ramp_item(text: str) -> LegendItem:
-    """Returns the steps of the score's color."""
+def ramp_item(scale: ScoreScale, name: str) -> LegendItem:
+    """Returns the steps of the color of a score with this name."""
+    worse = " or worse" if scale.is_clipped else ""
+    text = f"{name} {scale.text(scale.low)}{worse} to {scale.text(scale.high)}"
     steps = (Path(f"mark q{i}", f"M{14 * i} -6h14v12h-14Z") for i in range(N_STEPS))
     return LegendItem(text, 14.0 * N_STEPS, tuple(steps))
 

@@ -131,6 +131,4 @@ class _Coordinates:
             yield Mark(trial.number, f"thread q{self.scale.step(score)}", "0 0", f"M{'L'.join(points)}", title)
 
     def legend(self) -> Iterator[LegendItem]:
-        worse = " or worse" if self.scale.is_clipped else ""
-        low, high = self.scale.text(self.scale.low), self.scale.text(self.scale.high)
-        yield ramp_item(f"{self.metric.name} {low}{worse} to {high}")
+        yield ramp_item(self.scale, self.metric.name)

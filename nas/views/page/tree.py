@@ -371,9 +371,7 @@ class _Tree:
     def legend(self) -> Iterator[LegendItem]:
         """Yields what occurs in this tree."""
         if self.scale is not None:
-            worse = " or worse" if self.scale.is_clipped else ""
-            low, high = self.scale.text(self.scale.low), self.scale.text(self.scale.high)
-            yield ramp_item(f"{self.metric.name} {low}{worse} to {high}")
+            yield ramp_item(self.scale, self.metric.name)
         stages = {trial.number: trial.stage for trial in self.trials}
         best = "best trial" if stages.get(self.winner or 0) == self.first_stage else "winner"
         if len(self.line) > 1:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from nas.core.policy import Policy
 from nas.inheritance.optimizer_state import optimizer_tensors
+from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.training.trial_run import TrialRun
 
@@ -35,3 +37,21 @@ def save_for_children(run: TrialRun, network: nn.Module, optimizer: torch.optim.
     state = optimizer_tensors(optimizer, network) if rules.optimizer == "inherit" else {}
     run.note_heads(network)
     run.save({**network.state_dict(), **state})
+
+
+def inherit_or_resume(
+    run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer, rules: Rules
+) -> InheritanceReport | None:
+    """Lets a network inherit under SHARE_PARAMS, and returns the report; None: it inherited nothing.
+
+    A resumed training has inherited already: the report is that of the earlier attempt. The optimizer inherits its
+    state, too, if the rules say so.
+    """
+    if (resumed := run.resumed_from()) is not None:
+        return resumed.inheritance
+    if Policy.SHARE_PARAMS not in run.policies:
+        return None
+    report = run.inherit(network, rules=rules)
+    if rules.optimizer == "inherit":
+        run.inherit_optimizer(optimizer, network)
+    return report

@@ -27,7 +27,7 @@ from nas.problems.images.stack import NetworkStack
 from nas.spaces.graphs.network import Network
 from nas.spaces.graphs.space import NETWORK
 from nas.spaces.parameters.space import ParameterSpace
-from nas.training.epochs import save_for_children
+from nas.training.epochs import inherit_or_resume, save_for_children
 from nas.training.problem import LATENCY, PROXY_ABILITIES, Problem
 from nas.training.trial_run import TrialRun
 
@@ -244,12 +244,8 @@ class ImageProblem(Problem):
 
     def _start(self, run: TrialRun, network: nn.Module) -> Start:
         """Lets the network inherit under SHARE_PARAMS. A resumed training has inherited already."""
-        optimizer, resumed = self._optimizer(network, run.point), run.resumed_from()
-        report = None if resumed is None else resumed.inheritance
-        if resumed is None and Policy.SHARE_PARAMS in run.policies:
-            report = run.inherit(network, rules=self.rules)
-            if self.rules.optimizer == "inherit":
-                run.inherit_optimizer(optimizer, network)
+        optimizer = self._optimizer(network, run.point)
+        report = inherit_or_resume(run, network, optimizer, self.rules)
         return Start(optimizer=optimizer, rules=self.rules, report=report)
 
     def _optimizer(self, network: nn.Module, point: Point) -> torch.optim.Optimizer:

@@ -27,7 +27,7 @@ from nas.problems.squad.vectors import read_vectors
 from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
-from nas.training.epochs import save_for_children
+from nas.training.epochs import inherit_or_resume, save_for_children
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
@@ -218,12 +218,7 @@ class SquadProblem(Problem):
     def _start(self, run: TrialRun, network: ReadingNetwork) -> Fit:
         """Lets the network inherit under SHARE_PARAMS. A resumed training has inherited already."""
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
-        resumed = run.resumed_from()
-        report = None if resumed is None else resumed.inheritance
-        if resumed is None and Policy.SHARE_PARAMS in run.policies:
-            report = run.inherit(network, rules=self.rules)
-            if self.rules.optimizer == "inherit":
-                run.inherit_optimizer(optimizer, network)
+        report = inherit_or_resume(run, network, optimizer, self.rules)
         return Fit(
             network=network, optimizer=optimizer, learning_rate=self.learning_rate, rules=self.rules, report=report
         )

@@ -20,20 +20,15 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from uuid import uuid4
 
 from rows import Results
 from search_quality import interval
+from simulation import simulate
 
 from nas.core.budget import Budget
 from nas.core.pareto import Losses, hypervolume, losses_of
-from nas.core.policy import Stage
 from nas.core.spec import Spec
-from nas.executors.simulated import SimulatedExecutor
 from nas.problems.tabular import TabularProblem
-from nas.search.controller import ControllerSettings, SearchController
-from nas.storage.open import open_root
-from nas.storage.records import Records
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Results(path=ROOT / "docs" / "objectives.csv", fields=("tuner", "slots", "seed", "trials", "share"))
@@ -67,22 +62,12 @@ def whole_table(data: str) -> tuple[float, Losses]:
 
 def rows_of(task: tuple[str, int, int, str]) -> list[Row]:
     """Returns the results of one search."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
     tuner, slots, seed, data = task
     given = problem(data)
-    records = Records(open_root(f"memory://{uuid4().hex}"))
-    controller = SearchController(
-        records,
-        SimulatedExecutor(given, records, slots=slots),
-        ControllerSettings(seed=seed, budget=Budget(trials=max(SIZES))),
-        tuner=TUNERS[tuner].build(given.space, given.metrics, seed=seed),
-        space=given.space,
-    )
-    controller.search(Stage(name="search"))
-    MemoryFileSystem.store.clear()
+    built = TUNERS[tuner].build(given.space, given.metrics, seed=seed)
+    trials = simulate(given, built, Budget(trials=max(SIZES)), seed=seed, slots=slots)
     best, reference = whole_table(data)
-    losses = [found for trial in controller.trials if (found := losses_of(trial, given.metrics)) is not None]
+    losses = [found for trial in trials if (found := losses_of(trial, given.metrics)) is not None]
     shares = [round(hypervolume(losses[:size], reference) / best, 6) for size in SIZES]
     return [
         dict(zip(RESULTS.fields, (tuner, slots, seed, size, share), strict=True))

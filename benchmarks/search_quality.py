@@ -25,20 +25,15 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from rows import Results
+from simulation import simulate
 
 from nas.core.budget import Budget
-from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
-from nas.executors.simulated import SimulatedExecutor
 from nas.problems.nasbench201 import NasBench201Problem
 from nas.problems.tabular import TabularProblem
-from nas.search.controller import ControllerSettings, SearchController
-from nas.storage.open import open_root
-from nas.storage.records import Records
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Results(
@@ -82,26 +77,12 @@ def problem(benchmark: str, data: str) -> TabularProblem:
 
 def search(benchmark: str, tuner: Spec, seed: int, data: str) -> list[Trial]:
     """Returns all trials of one search on one simulated worker."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
     given = problem(benchmark, data)
-    records = Records(open_root(f"memory://{uuid4().hex}"))
-    executor = SimulatedExecutor(given, records)
     timed = Budget(hours=SECONDS / 3600, at_deadline="finish")
     budget = timed if benchmark == "nasbench201" else Budget(trials=max(SIZES))
     built = tuner.build(given.space, given.metrics, seed=seed)
     built.use_static_metrics(given.static_metrics)
-    controller = SearchController(
-        records,
-        executor,
-        ControllerSettings(seed=seed, budget=budget),
-        tuner=built,
-        space=given.space,
-        spent_hours=lambda: executor.now_s() / 3600,
-    )
-    controller.search(Stage(name="search"))
-    MemoryFileSystem.store.clear()
-    return controller.trials
+    return simulate(given, built, budget, seed=seed)
 
 
 def rows_of(task: tuple[str, str, int, str]) -> list[Row]:

@@ -32,18 +32,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
+
+from simulation import simulate
 
 from nas.core.budget import Budget
 from nas.core.metric import Metric
-from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Trial
-from nas.executors.simulated import SimulatedExecutor
-from nas.search.controller import ControllerSettings, SearchController
 from nas.spaces.parameters.space import Int, ParameterSpace
-from nas.storage.open import open_root
-from nas.storage.records import Records
 from nas.training.problem import Problem, Simulation
 from nas.training.trial_run import TrialRun
 from nas.tuners.random import RandomTuner
@@ -114,22 +110,9 @@ def rows_of(table: str) -> list[tuple[float, float]]:
 
 def search(problem: CurveProblem, stopper: Spec | None, budget: Budget, *, seed: int, slots: int) -> list[Trial]:
     """Returns all trials of one search by random proposals."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    records = Records(open_root(f"memory://{uuid4().hex}"))
-    executor = SimulatedExecutor(problem, records, slots=slots, has_stopper=stopper is not None)
-    controller = SearchController(
-        records,
-        executor,
-        ControllerSettings(seed=seed, budget=budget),
-        tuner=RandomTuner(problem.space, problem.metrics, seed=seed),
-        space=problem.space,
-        stopper=None if stopper is None else stopper.build(problem.metrics),
-        spent_hours=lambda: executor.now_s() / 3600,
-    )
-    controller.search(Stage(name="search"))
-    MemoryFileSystem.store.clear()
-    return controller.trials
+    tuner = RandomTuner(problem.space, problem.metrics, seed=seed)
+    built = None if stopper is None else stopper.build(problem.metrics)
+    return simulate(problem, tuner, budget, seed=seed, slots=slots, stopper=built)
 
 
 class Outcome(NamedTuple):

@@ -31,7 +31,8 @@ SLOTS = 2
 
 def bare_ms(n: int) -> dict[str, float]:
     """Returns the milliseconds of a bare Prefect task run, with ``SLOTS`` in flight."""
-    from flows.engine.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
+    from flows.engine.prefect_output import silence_prefect
+    from flows.engine.server import TemporaryServer, quiet_environment, wait_for_backlog
 
     with TemporaryServer() as server, tempfile.TemporaryDirectory() as folder:
         os.environ.update(quiet_environment() | {"PREFECT_API_URL": server.api_url})

@@ -241,7 +241,8 @@ class Engine:
 
     def _prefect(self, session_run: SessionRun) -> None:
         """Runs the session within a flow run, and leaves in time even if Prefect does not."""
-        from flows.engine.server import drain_prefect, quiet_environment, server_home, silence_prefect, wait_for_backlog
+        from flows.engine.prefect_output import drain_prefect, silence_prefect
+        from flows.engine.server import quiet_environment, server_home, wait_for_backlog
 
         assert self._api_url is not None  # run() has prepared it
         api_url = self._api_url

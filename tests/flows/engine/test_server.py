@@ -49,7 +49,8 @@ with TemporaryServer() as server:
 SEARCH = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from flows.engine.server import TemporaryServer, quiet_environment, silence_prefect, wait_for_backlog
+from flows.engine.prefect_output import silence_prefect
+from flows.engine.server import TemporaryServer, quiet_environment, wait_for_backlog
 
 how, folder = sys.argv[1], Path(sys.argv[2])
 server = TemporaryServer()
@@ -438,7 +439,8 @@ def test_noise_lands_in_the_file_and_the_rest_does_not(tmp_path: Path) -> None:
     code = """
 import asyncio, logging, os, sys, threading, warnings
 from pathlib import Path
-from flows.engine.server import quiet_environment, silence_prefect
+from flows.engine.prefect_output import silence_prefect
+from flows.engine.server import quiet_environment
 os.environ.update(quiet_environment())
 silence_prefect(Path(sys.argv[1]) / "first.log")
 silence_prefect(Path(sys.argv[1]) / "new" / "prefect.log")

@@ -15,7 +15,8 @@ import pytest
 from nas.storage.blobs import BlobStore
 from nas.storage.records import Records
 from tests.support.commands import Command, Done, run, until
-from tests.support.servers import S3, SECRET, TcpProxy, sftp_root
+from tests.support.proxies import TcpProxy
+from tests.support.servers import S3, SECRET, sftp_root
 
 pytestmark = pytest.mark.slow
 

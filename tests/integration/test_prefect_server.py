@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.commands import MARK, marked_processes
 from tests.support.prefect_searches import CHAINS, ROOT, Command, Server, SteadySearch, environment, until
-from tests.support.servers import Postgres, TcpProxy, postgres_server
+from tests.support.proxies import TcpProxy
+from tests.support.servers import Postgres, postgres_server
 
 pytestmark = pytest.mark.slow
 

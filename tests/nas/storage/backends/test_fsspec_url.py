@@ -17,7 +17,8 @@ from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import ByteRange, digest_of
 from nas.testing import check_blob_store
-from tests.support.servers import CloudStore, HttpProxy, cloud_server
+from tests.support.proxies import HttpProxy
+from tests.support.servers import CloudStore, cloud_server
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,7 +18,8 @@ from nas.storage.backends import s3 as module
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import ByteRange, digest_of
-from tests.support.servers import KEY_ID, S3, SECRET, HttpProxy, assert_walked, eventually, s3_server
+from tests.support.proxies import HttpProxy
+from tests.support.servers import KEY_ID, S3, SECRET, assert_walked, eventually, s3_server
 
 pytestmark = pytest.mark.usefixtures("silence")
 LARGE = random.Random(5).randbytes(17_000_000)

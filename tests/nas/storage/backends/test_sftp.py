@@ -20,7 +20,8 @@ from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.verified import ByteRange, digest_of
 from nas.testing import check_blob_store
-from tests.support.servers import SECRET, TcpProxy, assert_walked, openssh_server, sftp_root, sftp_server
+from tests.support.proxies import TcpProxy
+from tests.support.servers import SECRET, assert_walked, openssh_server, sftp_root, sftp_server
 
 pytestmark = pytest.mark.usefixtures("silence")
 LARGE = random.Random(6).randbytes(17_000_000)

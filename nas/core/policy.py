@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_bool, closest_names, short_repr
+from nas.core.validation import check_bool, check_keys, short_repr
 
 
 class Policy(StrEnum):
@@ -144,10 +144,7 @@ class PolicyPlan:
                     f"stage {stage!r} must have the key `name`, and may have {', '.join(_STAGE_KEYS[1:])}. "
                     "Example: {name: search, policies: [SHARE_PARAMS]}"
                 )
-            if unknown := [str(key) for key in stage if key not in _STAGE_KEYS]:
-                raise ConfigurationError(
-                    f"stage {stage['name']}: no key {unknown[0]}; its keys are {closest_names(unknown[0], _STAGE_KEYS)}"
-                )
+            check_keys(f"stage {stage['name']}", stage, _STAGE_KEYS)
             given: dict[str, Any] = {**stage, "name": str(stage["name"]), "policies": stage.get("policies") or ()}
             made.append(Stage(**given))
         return cls(tuple(made))

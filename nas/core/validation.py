@@ -201,6 +201,18 @@ def check_mapping(name: str, value: object) -> dict[str, Any]:
     return dict(value)
 
 
+def check_keys(name: str, given: Iterable[object], allowed: Sequence[str]) -> None:
+    """Checks that all keys of an option are allowed.
+
+    Raises:
+        ConfigurationError: one is not.
+    """
+    for key in map(str, given):
+        if key not in allowed:
+            near = did_you_mean(key, allowed)
+            raise ConfigurationError(f"{name}.{key}: must be one of {', '.join(allowed)}{near}")
+
+
 def closest_names(wrong: str, names: Iterable[str], n: int = 20) -> str:
     """Returns up to ``n`` names for an error message, those most similar to ``wrong`` first."""
     known = list(names)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_choice, check_int, check_number, closest_names
+from nas.core.validation import check_choice, check_int, check_keys, check_number
 
 Match = Literal["name", "structure"]
 Rest = Literal["scaled", "own"]
@@ -78,11 +78,7 @@ class Rules:
             raise ConfigurationError(
                 f"rules={options!r}: must be a dict: 'problem.rules={{shrink:0.8,perturb:0.1}}'. Quote it in a shell"
             )
-        known = [field.name for field in fields(cls)]
-        if unknown := [str(name) for name in options or {} if name not in known]:
-            raise ConfigurationError(
-                f"rules: unknown rule {unknown[0]!r}. Choose one of {closest_names(unknown[0], known)}"
-            )
+        check_keys("rules", options or {}, [field.name for field in fields(cls)])
         return cls(**{**defaults, **(options or {})})
 
     def warm_up(self, step: int) -> float:

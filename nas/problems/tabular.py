@@ -14,7 +14,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
 from nas.core.tracebacks import ends_of, text_of
-from nas.core.validation import check_mapping, check_number, closest_names, did_you_mean, short_repr
+from nas.core.validation import check_keys, check_mapping, check_number, closest_names, short_repr
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import checked_options
 from nas.training.problem import Ability, Problem, Simulation
@@ -86,7 +86,7 @@ class TabularProblem(Problem):
         if bool(self._parameters) == bool(letters):
             raise ConfigurationError("problem=tabular: must have `parameters` (columns) or `letters` (one column)")
         for name, kind in metrics.items():
-            _check_keys(f"problem.metrics.{name}", kind, _METRIC_KEYS)
+            check_keys(f"problem.metrics.{name}", kind, _METRIC_KEYS)
         self._known = check_mapping("problem.known", known or {})
         self._columns = {name: kind.get("column", self._known.get(name, name)) for name, kind in metrics.items()}
         self.metrics = tuple(
@@ -101,7 +101,7 @@ class TabularProblem(Problem):
                 )
         self._tests = check_mapping("problem.tests", tests or {})
         if isinstance(seconds, Mapping):
-            _check_keys("problem.seconds", seconds, ("column", "factor"))
+            check_keys("problem.seconds", seconds, ("column", "factor"))
             self._seconds_column: str | None = seconds.get("column")
             self._factor = check_number("problem.seconds.factor", seconds.get("factor", 1.0), 0)
         else:
@@ -302,14 +302,6 @@ class TabularProblem(Problem):
             raise ConfigurationError(f"problem.table={url}: needs pyarrow. Run pip install pyarrow") from error
         except (ValueError, gzip.BadGzipFile, pd.errors.ParserWarning) as error:
             raise ConfigurationError(f"problem.table={url}: can't be read: {ends_of(text_of(error))}") from error
-
-
-def _check_keys(option: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Raises if an option has an unknown key."""
-    for key in given:
-        if key not in allowed:
-            near = did_you_mean(str(key), allowed)
-            raise ConfigurationError(f"{option}.{key}: must be one of {', '.join(allowed)}{near}")
 
 
 def _letters_by_name(column: str, text: str) -> Point:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError
 from nas.core.point import Point
-from nas.core.validation import check_bool, check_choice, check_int, check_number, closest_names
+from nas.core.validation import check_bool, check_choice, check_int, check_keys, check_number
 from nas.supernets.connectivity import NONE, has_layer
 
 METHODS = ("darts", "gdas", "drnas", "darts_pt")
@@ -81,11 +81,7 @@ class Method:
         """
         if not isinstance(derivation, Mapping) or "method" not in derivation:
             return None
-        known = [field.name for field in fields(cls)]
-        if unknown := [str(name) for name in derivation if name not in known]:
-            raise ConfigurationError(
-                f"derivation: unknown option {unknown[0]!r}. Choose one of {closest_names(unknown[0], known)}."
-            )
+        check_keys("derivation", derivation, [field.name for field in fields(cls)])
         return cls(**derivation)
 
 

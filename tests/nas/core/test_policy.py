@@ -45,7 +45,7 @@ def test_plan_is_read_from_plain_data() -> None:
     ("stage", "message"),
     [
         ({"policies": []}, "must have the key `name`"),
-        ({"name": "a", "polices": []}, "stage a: no key polices; its keys are policies, name, warm, best, share"),
+        ({"name": "a", "polices": []}, r"stage a\.polices: must be one of name, policies, warm, best, share"),
         ("search", "stage 'search' must have the key `name`"),
         ({"name": "a", "policies": "SHARE_PARAMS"}, "must be a list"),
         ({"name": "a", "policies": 3}, "must be a list"),

@@ -134,7 +134,7 @@ def _becomes(target: Path) -> Iterator[Path]:
         StorageError: the folder can't be written.
     """
     from nas.storage.os_errors import storage_errors
-    from nas.storage.posix import sync_folder
+    from nas.storage.posix import sync_folder, umask
 
     with storage_errors("write", str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -142,18 +142,12 @@ def _becomes(target: Path) -> Iterator[Path]:
     try:
         yield folder
         with storage_errors("write", str(target)):
-            folder.chmod(0o777 & ~_umask())
+            folder.chmod(0o777 & ~umask())
             sync_folder(str(folder))
             folder.rename(target)
             sync_folder(str(target.parent))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _copy(files: BlobStore, reference: Reference, path: Path) -> None:

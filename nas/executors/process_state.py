@@ -34,6 +34,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _python_dispatch
 from torch.utils._device import DeviceContext
 
+from nas.storage.posix import umask
 from nas.training.torch_settings import SavedSettings, Setting, attributes, torch_settings
 
 LASTING_THREADS = ("tqdm", "fsspec", "torch._inductor", "joblib", "loky")
@@ -203,7 +204,7 @@ def _settings() -> Iterable[Setting]:
     yield sys.get_int_max_str_digits, sys.set_int_max_str_digits
     yield lambda: time.tzname, lambda _: time.tzset()  # the environment is restored by now
     yield from _event_loops()
-    yield _umask, os.umask
+    yield umask, os.umask
     yield partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()), partial(signal.pthread_sigmask, signal.SIG_SETMASK)
     yield from (_handler(number) for number in signal.valid_signals() if signal.getsignal(number) is not None)
     yield from (_limit(name) for name in dir(resource) if name.startswith("RLIMIT_"))
@@ -276,12 +277,6 @@ def _text_stream(name: str) -> tuple[str, Any, dict[str, Any]]:
 
 def _scheduler() -> tuple[int, int]:
     return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _handler(number: int) -> Setting:

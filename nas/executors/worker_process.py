@@ -224,7 +224,8 @@ class WorkerProcess:
                     return self._end_check(committed, str(error)) if error.counts else committed
                 if self._kill_reason != OVERDUE or began_s is None:
                     raise
-                return self._overdue(trial, declared, curve, time.monotonic() - began_s)
+                stopped = trial.stop(Reason.DEADLINE, curve, declared)  # with its last metrics, without weights
+                return self._commit_killed(stopped, curve, time.monotonic() - began_s)
             if message is None and committed is not None:
                 return self._end_check(committed, f"it ran past {CHECK_TIMEOUT_S:g} s and was killed")
             if message is None:
@@ -487,16 +488,6 @@ class WorkerProcess:
         self._spec = replace(self._spec, checks_export=False)
         self._kill(f"export: {why}")
         return trial.warn(f"export: {why}. Correct it, or the winner can't be exported")
-
-    def _overdue(
-        self,
-        trial: Trial,
-        declared: Mapping[str, float],
-        curve: list[tuple[int, Mapping[str, float]]],
-        seconds: float,
-    ) -> Trial:
-        """Records a trial killed at the deadline: STOPPED, with its last reported metrics and without weights."""
-        return self._commit_killed(trial.stop(Reason.DEADLINE, curve, declared), curve, seconds)
 
     def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
         """Records a trial whose worker was killed. Returns its own result if that was durable before."""

@@ -88,7 +88,7 @@ class JobScheduler:
     @property
     def has_active(self) -> bool:
         """Whether a job has a slot, or is to start again."""
-        return bool(self._without_slot) or any(True for _ in self._slots.holders())
+        return bool(self._without_slot or self._slots.holders())
 
     # ---- asking the tuner for a job
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from nas.executors.events import JobLeftWorker
@@ -105,9 +105,9 @@ class SlotPool:
             if slot not in self.running and not self.is_waiting(holder):
                 yield holder
 
-    def holders(self) -> Iterator[SlotHolder]:
-        """Yields all jobs that keep a slot."""
-        return iter(self._holders.values())
+    def holders(self) -> Collection[SlotHolder]:
+        """Returns all jobs that keep a slot."""
+        return self._holders.values()
 
     @property
     def n_taken(self) -> int:

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,9 @@ class FaultyDisk:
         self._process.wait()
         self._log.close()
 
-    @contextmanager
     def failing(
         self, call: str, error: int, *, after: bool = False, skip: int = 0, times: int = 10**9
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Meanwhile a call fails.
 
         Args:
@@ -67,19 +66,17 @@ class FaultyDisk:
             skip: How many calls go well before.
             times: How many fail.
         """
-        order = {"call": call, "error": error, "after": after, "from": skip, "to": skip + times}
-        self._counts.write_text("{}")
-        self._orders.write_text(json.dumps(order))
-        try:
-            yield
-        finally:
-            self._orders.write_text("{}")
+        return self._under({"call": call, "error": error, "after": after, "from": skip, "to": skip + times})
+
+    def killing(self, skip: int) -> AbstractContextManager[None]:
+        """Meanwhile the process that makes the next call of any kind, after so many, gets ``kill -9`` before it."""
+        return self._under({"call": "any", "from": skip, "to": skip + 1, "kill": True})
 
     @contextmanager
-    def killing(self, skip: int) -> Iterator[None]:
-        """Meanwhile the process that makes the next call of any kind, after so many, gets ``kill -9`` before it."""
+    def _under(self, order: Mapping[str, object]) -> Iterator[None]:
+        """Meanwhile the order holds."""
         self._counts.write_text("{}")
-        self._orders.write_text(json.dumps({"call": "any", "from": skip, "to": skip + 1, "kill": True}))
+        self._orders.write_text(json.dumps(order))
         try:
             yield
         finally:

@@ -26,6 +26,7 @@ from nas.storage.open import open_root
 from nas.storage.record_format import encode_record
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions
+from tests.support.commands import until
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -394,11 +395,3 @@ class TestNames:
 def driver_of(records: Records, number: int) -> dict[str, Any]:
     data = json.loads(records.files.read_if_present(f"sessions/{number:04d}.json") or b"{}")
     return {key: data[key] for key in ("host", "pid", "boot", "process_started", "machine")}
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Returns when the condition holds."""
-    give_up_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up_s, "it never came true"
-        time.sleep(0.01)

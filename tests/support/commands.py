@@ -37,7 +37,7 @@ SERVER_AUTH = "HEIRLOOM_TEST_SERVER_AUTH"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command has left on its streams."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -135,7 +135,7 @@ class Command:
         return self._out.read_text()
 
     def wait(self, timeout_s: float = 120.0) -> Done:
-        """What it has left, once it has ended."""
+        """Returns its status and output, once it has ended."""
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:

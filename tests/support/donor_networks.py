@@ -49,7 +49,7 @@ def layers(network: Network) -> list[list[tuple[object, ...]]]:
 
 
 def n_same(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items are the same from the beginning."""
+    """Returns the number of equal items at the beginning."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 

@@ -83,7 +83,7 @@ class FaultyDisk:
             self._orders.write_text("{}")
 
     def n_calls(self, call: str) -> int:
-        """How often it was called meanwhile."""
+        """Returns the number of calls meanwhile."""
         return int(json.loads(self._counts.read_text()).get(call, 0))
 
 

@@ -41,7 +41,7 @@ def walk(seed: int, n_moves: int, kinds: tuple[str, ...] = tuple(MOVES)) -> tupl
 
 
 def grown(seed: int, n_moves: int = 6) -> Network:
-    """What so many random moves make of a start."""
+    """Returns a random start after so many random moves."""
     network, operations = walk(seed, n_moves)
     for operation in operations:
         network = operation.apply(network)

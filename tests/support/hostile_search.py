@@ -55,7 +55,7 @@ KINDS: Mapping[str, str] = {
     "best": "best-0001.json",
     "gc": "gc/0001.json",
 }
-"""What can be replaced, and the file: ``checkpoint`` is a part of a result, ``manifest`` the one that it names."""
+"""The file of each part: ``checkpoint`` is a part of a result, ``manifest`` the one that it names."""
 
 
 class SavingProblem(ScoreProblem):
@@ -94,7 +94,7 @@ class HostileSearch:
         self.whole = {path: path.read_bytes() for path in sorted(self.place.rglob("*")) if path.is_file()}
 
     def original(self, kind: str) -> Any:
-        """What the record of this kind says."""
+        """Returns the content of the record of this kind."""
         result = decode_record(self.whole[self.place / KINDS["result"]])
         if kind == "checkpoint":
             return result["checkpoint"]
@@ -125,7 +125,7 @@ class HostileSearch:
                     path.unlink()
 
     def refusals(self, kind: str = "", *, fully: bool = True) -> list[HeirloomError]:
-        """What all that reads a search says, or what reads this kind: anything but a HeirloomError is raised.
+        """Returns the errors of whatever reads a search, or this kind; raises all but HeirloomErrors.
 
         Args:
             kind: What was replaced.

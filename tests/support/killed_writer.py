@@ -25,7 +25,7 @@ N_TENSORS = 6
 
 
 def tensors_of(number: int) -> dict[str, torch.Tensor]:
-    """What a trial saves: one tensor of its own, one of its grandparent's, and so on."""
+    """Returns the tensors that a trial saves: one of its own, one of its grandparent's, and so on."""
     return {str(n): torch.full((20_000,), float(max(0, number - n))) for n in range(N_TENSORS)}
 
 

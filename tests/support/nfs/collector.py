@@ -22,7 +22,7 @@ N_TRIALS = 12
 
 
 def read_all(records: Records, trials: list[Trial]) -> int:
-    """How many files the trials with weights name; each is read and verified."""
+    """Reads and verifies each file that a trial with weights names, and returns their number."""
     references = [file for one in trials if one.checkpoint is not None for file in all_files(one.checkpoint)]
     for reference in references:
         records.files.read(reference)

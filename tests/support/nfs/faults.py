@@ -142,7 +142,7 @@ def full_in_a_search(here: str, there: str) -> dict[str, Any]:
 
 
 def told(summary: Results) -> list[list[Any]]:
-    """What a search has found."""
+    """Returns the results of a search."""
     return [[t.number, t.stage, t.point["x"], t.state, *t.metrics.values()] for t in summary.lineage]
 
 

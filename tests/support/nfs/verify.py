@@ -35,13 +35,13 @@ def started(*overrides: str) -> subprocess.Popen[str]:
 
 
 def outcome(process: subprocess.Popen[str]) -> dict[str, object]:
-    """How a command ended."""
+    """Returns the status and the output of a command, once it has ended."""
     output, error = process.communicate()
     return {"status": process.returncode, "output": output, "error": error}
 
 
 def verify(*overrides: str) -> dict[str, object]:
-    """How ``python -m flows.verify OVERRIDES ...`` ended."""
+    """Returns the status and the output of ``python -m flows.verify OVERRIDES ...``."""
     return outcome(started(*overrides))
 
 

@@ -175,9 +175,13 @@ def _weighted(network: Network, rng: random.Random) -> list[Node]:
 
 
 def _places(network: Network, rng: random.Random) -> list[int]:
-    """Returns the nodes after which layers can be inserted, in random order, and last the input."""
-    ids = [node.id for node in network.nodes[:-1]]
-    return [*rng.sample(ids, len(ids)), INPUT]
+    """Returns the nodes after which layers can be inserted, in random order.
+
+    The input is one only if there is a single node. Near a limit of FLOPs little else would fit than narrow layers on
+    the input, which are slow and learn little.
+    """
+    ids = [node.id for node in network.nodes[:-1]] or [INPUT]
+    return rng.sample(ids, len(ids))
 
 
 def _pairs(network: Network, rng: random.Random) -> Iterator[tuple[int, int]]:

@@ -27,9 +27,10 @@ from nas.spaces.graphs.distance import edit_distance
 from nas.spaces.graphs.inserting import InsertConv
 from nas.spaces.graphs.layers import Activation, Linear
 from nas.spaces.graphs.limits import Limits
-from nas.spaces.graphs.network import Network, Node
+from nas.spaces.graphs.moves import draw_move
+from nas.spaces.graphs.network import INPUT, Network, Node
 from nas.spaces.graphs.space import GraphSpace
-from nas.spaces.graphs.starts import plain_cnn, resnet
+from nas.spaces.graphs.starts import mlp, plain_cnn, resnet
 from nas.spaces.parameters.space import Choice, Float
 from nas.spaces.space import Variation
 from nas.testing import check_tuner
@@ -384,3 +385,16 @@ def test_a_key_is_of_the_network_and_the_parameters() -> None:
     for point in ({}, None):
         with pytest.raises(PointError, match=r"the point must be a dict with network\. Add it"):
             space.key(point)  # type: ignore[arg-type]
+
+
+def test_near_the_limit_no_layer_is_put_on_the_input() -> None:
+    """Other moves are drawn instead; a network of one layer is still deepened."""
+    start = plain_cnn((3, 32, 32), 10, widths=[16, 32], pool_after=[0])
+    limits = Limits(flops=start.flops + 400_000)  # room for convolutions on the three channels of the image
+    kinds = ("deepen", "residual", "narrow")
+    moves = [draw_move(start, kinds, limits, random.Random(seed)) for seed in range(100)]
+    readers = {node.id for move in moves if move for node in move.network.nodes if INPUT in node.inputs}
+
+    assert all(moves)
+    assert readers == {start.nodes[0].id}
+    assert draw_move(mlp((4,), 2, widths=[]), ["deepen"], Limits(), random.Random(0)) is not None

@@ -287,7 +287,7 @@ def fill(disk: Path) -> None:
 
 @pytest.fixture(scope="module")
 def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
-    """Makes the selected tests' mistakes in parallel. Returns folder and output of each."""
+    """Makes the selected tests' mistakes on the cores that other workers leave. Returns folder and output of each."""
 
     def make(name: str) -> tuple[Path, Done]:
         folder = tmp_path_factory.mktemp(name) / "here"
@@ -296,12 +296,13 @@ def mistakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     selected = [item.callspec.params for item in request.session.items if "mistakes" in item.fixturenames]
     tmp_path_factory.getbasetemp()  # once, before the threads would make it at the same time
-    with ThreadPoolExecutor(min(len(selected), os.cpu_count() or 1)) as pool:
+    n_free = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    with ThreadPoolExecutor(max(1, min(len(selected), n_free))) as pool:
         yield {params["name"]: pool.submit(make, params["name"]) for params in selected}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if n % 3 else []) for n, name in enumerate(MISTAKES)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if n % 8 else []) for n, name in enumerate(MISTAKES)]
 )
 def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
     """A mistake is one line that names the wrong and the allowed value; status 2, nothing written."""

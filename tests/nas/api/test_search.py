@@ -200,7 +200,7 @@ class Random(Problem):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("runner", ["debug", "processes"])
+@pytest.mark.parametrize("runner", ["debug", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_forked_child_gives_no_result(runner: Runner, tmp_path: Path) -> None:
     """A child that leaves the problem's code ends as elsewhere; the trial has its parent's result."""
     found = run_search(Forking, tuner=GridTuner, root=str(tmp_path), runner=runner, budget=5, finalists=1)

@@ -190,6 +190,7 @@ def test_fidelity_is_a_share_of_the_epochs(problem: DigitsProblem, train: Train)
     ]
 
 
+@pytest.mark.slow
 def test_a_shortened_training_ends_in_the_time_allowed(train: Train) -> None:
     """It trains for the seconds that there are, not for the planned share; the learning rate falls with the time.
 

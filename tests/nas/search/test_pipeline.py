@@ -429,6 +429,7 @@ class TestAgain:
         assert table(again) == table(first)
         assert again.export == first.export
 
+    @pytest.mark.slow
     def test_search_killed_anywhere_ends_the_same(self, bureau: Bureau) -> None:
         """A search cut after any file and run again has the same table, tests and winner, and one export."""
         first = bureau.run(3, 1, 2, final=[0, 0.1, None, 0.2])

@@ -176,7 +176,7 @@ def test_several_proxies_and_static_metrics_are_ranked_together() -> None:
 
 def test_the_controller_goes_on_while_a_worker_computes() -> None:
     """Its thread computes nothing, and it handles the reports of the other slot's trial meanwhile."""
-    session = Session(search(problem={"seconds": 1, "n_reports": 30}, slots=2), f"memory://{uuid4().hex}")
+    session = Session(search(problem={"seconds": 0.5, "n_reports": 30}, slots=2), f"memory://{uuid4().hex}")
     session.run(2)
     reports_s = [at_s for at_s, event in session.events if isinstance(event, Reported)]
     during = [sum(began_s < at_s < ended_s for at_s in reports_s) for _, began_s, ended_s in ProxyProblem.batches]

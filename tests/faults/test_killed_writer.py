@@ -118,10 +118,10 @@ def test_a_kill_at_every_call_tears_nothing(tmp_path: Path, folder: Path) -> Non
         pytest.skip(str(error))
     try:
         torch.set_num_threads(1)
-        files = open_root(str(disk.place / "root"), retry_s=0)
+        files = open_root(str(disk.behind / "root"), retry_s=0)
         committed: list[int] = []
         for skip in range(150):  # some three trials
-            committed += kill_writer(disk, files, folder, len(committed), skip)
+            committed += kill_writer(disk, folder, len(committed), skip)
             check_store(files, committed, newest=2)
         check_store(files, committed)
         assert committed == list(range(len(committed)))
@@ -130,14 +130,14 @@ def test_a_kill_at_every_call_tears_nothing(tmp_path: Path, folder: Path) -> Non
         disk.close()
 
 
-def kill_writer(disk: FaultyDisk, files: BlobStore, folder: Path, number: int, skip: int) -> list[int]:
+def kill_writer(disk: FaultyDisk, folder: Path, number: int, skip: int) -> list[int]:
     """Returns the trials that a writer committed before it was killed at that call."""
     said, saying = os.pipe()
     with disk.killing(skip):
         writer = os.fork()
         if not writer:
             os.close(said)
-            write_trials(files.url, number, str(folder), saying)
+            write_trials(str(disk.place / "root"), number, str(folder), saying)
         os.close(saying)
         _, status = os.waitpid(writer, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL

@@ -247,7 +247,8 @@ def check_search(disk: FaultyDisk, call: str, error: int, skip: int, *, after: b
 
     False where the search was over before the call.
     """
-    root = disk.place / os.urandom(4).hex()
+    name = os.urandom(4).hex()
+    root, behind = disk.place / name, disk.behind / name
     failed = True
     with disk.failing(call, error, skip=skip, times=1, after=after):
         try:
@@ -257,15 +258,15 @@ def check_search(disk: FaultyDisk, call: str, error: int, skip: int, *, after: b
             assert os.strerror(error) in str(raised)
     if not failed:
         return False
-    if (root / "search" / "search.json").exists():
-        assert_whole(root)
-    committed = results(root)
+    if (behind / "search" / "search.json").exists():
+        assert_whole(behind)
+    committed = results(behind)
     summary = run(root)
 
-    assert results(root).items() >= committed.items()
+    assert results(behind).items() >= committed.items()
     assert [row[0] for row in table(summary)] == [0, 1, 2, 3]
     assert all(row[4] == "COMPLETE" for row in table(summary))
-    assert_whole(root)
+    assert_whole(behind)
     return True
 
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from tests.support.commands import bash_blocks
+from tests.support.commands import bash_blocks, connected
 from tests.support.squad_file import write_squad
 
 ROOT = Path(__file__).parents[2]
@@ -81,9 +81,9 @@ def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
+def test_rafiki_templates_run_unchanged(tmp_path: Path, api_url: str) -> None:
     """The README's commands make data, search with each template, list the searches and predict."""
-    data, search, multirun, report, shared, tried = told_by_commands(RAFIKI, tmp_path / "here")
+    data, search, multirun, report, shared, tried = told_by_commands(RAFIKI, tmp_path / "here", **connected(api_url))
 
     assert data == ""
     assert re.search(r"^search rafiki-auto-[0-9a-f]{8}-Net: 10 trials \(10 COMPLETE\)$", search, re.MULTILINE)
@@ -96,12 +96,12 @@ def test_rafiki_templates_run_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_large_networks_start_from_small_ones(tmp_path: Path) -> None:
+def test_large_networks_start_from_small_ones(tmp_path: Path, api_url: str) -> None:
     """Another search's best point is the first trial, with all weights of its file."""
     data = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve() / "cifar10"
     if not (files := sorted(data.glob("*.npz"))):
         pytest.skip(f"no npz in {data}; set HEIRLOOM_DATA")
-    small, large = told_by_commands(SMALL, tmp_path / "here", CIFAR10=str(files[0]))
+    small, large = told_by_commands(SMALL, tmp_path / "here", CIFAR10=str(files[0]), **connected(api_url))
 
     for name, printed in (("small", small), ("large", large)):
         assert re.search(rf"^search {name}: 4 trials \(4 COMPLETE\)$", printed, re.MULTILINE), printed
@@ -116,9 +116,9 @@ def test_a_supernet_takes_at_most_forty_lines() -> None:
 
 
 @pytest.mark.slow
-def test_a_supernet_finds_a_subnet(tmp_path: Path) -> None:
+def test_a_supernet_finds_a_subnet(tmp_path: Path, api_url: str) -> None:
     """Epochs improve shared weights, subnets inherit all of them, and finals train from scratch."""
-    (told,) = told_by_commands(SUPERNET, tmp_path / "here")
+    (told,) = told_by_commands(SUPERNET, tmp_path / "here", **connected(api_url))
     lineage = Records(open_root(str(tmp_path / "here" / "heirloom" / "mine"))).load()[0]
     trials = [trial for trial in lineage if trial.stage == "search"]
     epochs = [trial for trial in trials if epoch_of(trial.point) is not None]

@@ -18,6 +18,7 @@ import pytest
 
 from flows.cli.command import run_command
 from flows.cli.script import COMMANDS
+from tests.support.commands import connected
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
@@ -107,7 +108,7 @@ def test_guides_have_marked_commands() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("marked", marked_blocks(), ids=lambda one: one.page.stem)
-def test_marked_commands_run(marked: Marked, tmp_path: Path) -> None:
+def test_marked_commands_run(marked: Marked, tmp_path: Path, api_url: str) -> None:
     """The marked commands of a guide end with status 0 and print something."""
     folder = tmp_path / "here"
     if marked.example:
@@ -123,7 +124,7 @@ def test_marked_commands_run(marked: Marked, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", f"{marked.before}\n{marked.lines}"],
         cwd=folder,
-        env=variables | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        env=variables | {"PATH": path, "PYTHONPATH": str(ROOT)} | connected(api_url),
         capture_output=True,
         text=True,
     )

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_examples import ROOT, told_by_commands
+from tests.support.commands import connected
 
 GROWING = ROOT / "examples" / "07_networks_that_grow"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_networks_grow(tmp_path: Path) -> None:
+def test_networks_grow(tmp_path: Path, api_url: str) -> None:
     """The README's commands: morphisms keep the function, children are near their parents, searches pass weights on."""
-    grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here")
+    grown_by_hand, grown, crossed, drawn, again = told_by_commands(GROWING, tmp_path / "here", **connected(api_url))
     summary = r"^search {}: (\d+) trials \(\1 COMPLETE\)$"
 
     differences = [float(found) for found in re.findall(r"differs by (\S+)$", grown_by_hand, re.MULTILINE)]

@@ -65,6 +65,11 @@ def environment(**changes: str) -> dict[str, str]:
     return ours | {"PYTHONPATH": path, "PATH": python, "PYTHONWARNINGS": "default"} | changes
 
 
+def connected(api_url: str) -> dict[str, str]:
+    """Returns the variables of a command that uses the server of the fixture ``api_url``."""
+    return {"PREFECT_API_URL": api_url, "PREFECT_API_AUTH_STRING": os.environ[SERVER_AUTH]}
+
+
 def bash_blocks(page: Path) -> list[str]:
     """Returns the blocks of shell commands of a page."""
     return re.findall(r"^```bash\n(.*?)\n```$", page.read_text(), re.MULTILINE | re.DOTALL)

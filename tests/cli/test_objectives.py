@@ -14,9 +14,13 @@ from nas.core.pareto import numbers_on_front
 from tests.support.commands import run, trials
 
 METRICS = (Metric("accuracy"), Metric("parameters", "minimize"))
+DIGITS = (
+    *("problem._target_=short_digits.ShortDigits", "problem.objectives=[accuracy,parameters]"),
+    *("name=small", "device=cpu", "threads=1"),
+)
 COMMAND = (
-    *("+tuner=nsga2", "tuner.population_size=4", "problem.objectives=[accuracy,parameters]"),
-    *("+constraints.parameters=8e3", "name=small", "runner=processes", "slots=2", "device=cpu", "threads=1"),
+    *DIGITS,
+    *("+tuner=nsga2", "tuner.population_size=4", "+constraints.parameters=8e3", "runner=processes", "slots=2"),
 )
 
 
@@ -46,8 +50,7 @@ def test_a_search_for_small_networks(here: Path, api_url: str) -> None:
     assert other.status == 2
     assert "constraints.parameters: 8000.0 there, 9000.0 here" in other.complaint
 
-    final = ("name=small", "finalists=3", "device=cpu", "threads=1")
-    more = run(here, *final, module="flows.final", PREFECT_API_URL=api_url)
+    more = run(here, *DIGITS, "finalists=3", module="flows.final", PREFECT_API_URL=api_url)
     assert more.status == 0, more.err
     report = run(here, "name=small", "format=csv", module="flows.report")
     table = pd.read_csv(io.StringIO(report.out))

@@ -204,7 +204,7 @@ MISTAKES = {
     "failures_in_words": ((*DEBUG, "max_failures=few"), r"max_failures='few': must be"),
     "seed_in_words": ((*DEBUG, "seed=luck"), r"seed='luck': must be a whole number"),
     "unknown_device": ((*DEBUG, "device=tpu"), r"device='tpu': must be auto, cpu, cuda or mps"),
-    "gpus_without_gpu": ((*DEBUG, "gpus=[0,1]", "device=auto"), r"gpus=\[0, 1\]: (torch sees no GPU here|needs)"),
+    "gpus_without_gpu": ((*DEBUG, "gpus=[0,1]", "device=auto"), r"gpus=\[0, 1\]: (torch sees no GPU here|must)"),
     "gpus_of_the_cpu": ((*DEBUG, "gpus=[0]", "device=cpu"), r"gpus=\[0\]: does not go with device=cpu"),
     "unknown_gpus": ((*DEBUG, "gpus=best"), r"gpus=best: must be all, or a list"),
     "share_of_no_gpu": (

@@ -68,9 +68,12 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         machine = _read_cluster(values, slots or MAX_DEFAULT_SLOTS, n_threads or 1, timeout_s)
         return replace(machine, dask=dask, ray=ray)
     device, gpus = read_device(values["device"], values["gpus"])
-    if len(gpus) > 1 and runner not in PLACES_GPUS:  # one process, one choice of GPUs
-        if values["gpus"] != "all":
-            raise ConfigurationError(f"gpus={values['gpus']}: needs runner=processes: {runner} uses one GPU only")
+    if gpus and runner not in PLACES_GPUS:  # one process, whose code asks for the first GPU
+        if values["gpus"] != "all" and gpus != (0,):
+            raise ConfigurationError(
+                f"gpus={values['gpus']}: must be all or [0] with runner={runner}, which uses the first GPU. "
+                "Set CUDA_VISIBLE_DEVICES, or choose runner=processes."
+            )
         gpus = gpus[:1]
     gpus_per_trial = read_gpus_per_trial(values, device, gpus, slots)
     cores = usable_cores()

@@ -8,6 +8,7 @@ from typing import Any
 
 import dask.config
 import pytest
+import torch
 
 from flows.cli.command import Invocation, run_command
 from flows.cli.settings.clusters import read_dask
@@ -127,6 +128,20 @@ def test_conflicting_settings_of_clusters_are_refused(wrong: dict[str, Any], com
 
     with pytest.raises(ConfigurationError, match=complaint):
         read_machine({**values, "gpus_per_trial": None, **wrong})
+
+
+@pytest.mark.parametrize("runner", ["debug", "threads", "simulated"])
+def test_one_process_uses_the_first_gpu(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner in one process refuses another GPU, instead of training on the first."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    values = {"slots": 1, "threads": 1, "trial_timeout_s": None, "device": "auto", "gpus_per_trial": None}
+    values |= {"runner": {"kind": runner}}
+
+    assert [read_machine({**values, "gpus": gpus}).gpus for gpus in ("all", [0], 0)] == [(0,)] * 3
+    for gpus in ([1], [0, 1]):
+        with pytest.raises(ConfigurationError, match=r"must be all or \[0\] .*Set CUDA_VISIBLE_DEVICES, or choose run"):
+            read_machine({**values, "gpus": gpus})
 
 
 @pytest.mark.parametrize(("runner", "gpus"), [(LOCAL, (0, 1)), (CUDA, ())])

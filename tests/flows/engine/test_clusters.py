@@ -67,6 +67,14 @@ def test_every_cluster_takes_its_options(name: str) -> None:
         assert " --nthreads 1 " in script
 
 
+def test_each_search_has_its_own_pods() -> None:
+    """The operator's class puts a new UUID into each name, and ends a cluster whose driver was killed."""
+    arguments = composed(CONF / "runner" / "cluster" / "kubernetes.yaml").arguments
+
+    assert arguments["name"] == "heirloom-{uuid}"
+    assert arguments["idle_timeout"] == 3600
+
+
 @pytest.mark.slow
 def test_workers_of_several_threads_are_as_many_as_slots_need(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

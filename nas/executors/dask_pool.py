@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
@@ -118,12 +119,9 @@ class DaskPool(EnginePool):
         cluster = self._client.cluster
         if cluster is None and addresses and self._client.status == "running":
             self._end_sessions(addresses)
-        self._client.close(CLOSE_TIMEOUT_S)
+        _try(partial(self._client.close, CLOSE_TIMEOUT_S))
         if cluster is not None:
-            try:
-                cluster.close()
-            except AssertionError as error:  # dask's: a job that started meanwhile; its worker ends without a scheduler
-                logger.warning("a job of the cluster started while it closed (%s)", error)
+            _try(cluster.close)  # a job that starts meanwhile is an AssertionError; its worker ends without a scheduler
         if self._claims is not None:
             self._claims.remove()
 
@@ -324,3 +322,11 @@ class DaskPool(EnginePool):
 
     def _scheduler_lost(self) -> SearchInterruptedError:
         return SearchInterruptedError("the Dask scheduler was lost")
+
+
+def _try(close: Callable[[], object]) -> None:
+    """Calls ``close``. Its error is logged, since it would hide the outcome of the session."""
+    try:
+        close()
+    except Exception as error:  # of any package that has a cluster
+        logger.warning("the Dask cluster was not closed: %s: %s", type(error).__name__, error)

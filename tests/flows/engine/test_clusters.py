@@ -9,9 +9,10 @@ import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from distributed import LocalCluster, Status
 
 from flows.cli.command import Invocation, run_command
 from flows.cli.options import CONF
@@ -93,6 +94,45 @@ def test_workers_of_several_threads_are_as_many_as_slots_need(
             pool.close()
 
     assert "1 worker with room for 2 trials for 2 slots\n" in "".join(said)
+
+
+class FailingCluster(LocalCluster):
+    """A cluster without workers.
+
+    Args:
+        fails: ``close`` raises.
+    """
+
+    opened: ClassVar[list[FailingCluster]] = []
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        super().__init__(n_workers=0, processes=False, dashboard_address="127.0.0.1:0")
+        self.opened.append(self)
+
+    def close(self, timeout: float | None = None) -> None:
+        super().close(timeout)
+        if self.fails == "close":
+            raise RuntimeError("no answer")
+
+
+def open_failing(tmp_path: Path, adapt: Mapping[str, int] | None = None, **arguments: str) -> WorkerPool:
+    """Returns the pool of a ``FailingCluster``."""
+    cluster = {"_target_": f"{__name__}.FailingCluster", **arguments}
+    machine = Machine(
+        runner="dask", slots=1, n_threads=1, device="cpu", gpus=(), trial_timeout_s=None,
+        dask=read_dask({"runner": {"cluster": cluster, "adapt": adapt}}),
+    )  # fmt: skip
+    return open_pool(machine, RuntimeSpec(problem=Spec("no.Problem"), url=str(tmp_path), options={}))
+
+
+def test_a_cluster_that_does_not_close_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The session's outcome follows a warning, in the place of a traceback."""
+    pool = open_failing(tmp_path, {"maximum": 1}, fails="close")
+    pool.close()
+
+    assert "the Dask cluster was not closed: RuntimeError: no answer" in caplog.messages
+    assert FailingCluster.opened.pop().status == Status.closed
 
 
 def open_pool(machine: Machine, runtime: RuntimeSpec) -> WorkerPool:

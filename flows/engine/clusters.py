@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import socket
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.settings.clusters import CUDA_CLUSTER
+from flows.cli.settings.clusters import CUDA_CLUSTER, DaskCluster
 from flows.cli.settings.machine import Machine
 from nas.core.errors import ConfigurationError, HeirloomError, ServerError
 from nas.core.spec import Spec
@@ -137,11 +138,6 @@ def _check_certificates(address: str) -> None:
 
 def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | None]:
     """Starts the cluster; a batch system's jobs are to be watched."""
-    import dask.config
-    from distributed import Client
-
-    from nas.executors.batch_jobs import BatchJobs
-
     wishes = machine.dask
     assert wishes is not None
     arguments, n_workers = dict(wishes.arguments), wishes.n_workers(machine.slots)
@@ -153,8 +149,7 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
     # Ctrl-C is the driver's: threads and processes of the cluster inherit the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
-        cluster = Spec(wishes.target, arguments).call()
-        client = Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+        return _adapt(Spec(wishes.target, arguments).call(), wishes, n_workers)
     except HeirloomError:
         raise
     except Exception as error:  # of any package that has a cluster
@@ -163,14 +158,28 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
         raise kind(f"runner.cluster._target_={wishes.target}: can't start: {type(error).__name__}: {why}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
-    timeout = LOST_WORKER_TIMEOUT if jobs is None else LOST_JOB_TIMEOUT
-    dask.config.set({"distributed.deploy.lost-worker-timeout": timeout})
-    if wishes.adapt is not None:
-        cluster.adapt(**wishes.adapt)
-    elif not wishes.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job
-        cluster.adapt(minimum=n_workers, maximum=n_workers)
-    return client, jobs
+
+
+def _adapt(cluster: Any, wishes: DaskCluster, n_workers: int) -> tuple[Client, BatchJobs | None]:
+    """Lets a cluster grow and returns its client. Closes the cluster if that fails."""
+    import dask.config
+    from distributed import Client
+
+    from nas.executors.batch_jobs import BatchJobs
+
+    try:
+        jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
+        timeout = LOST_WORKER_TIMEOUT if jobs is None else LOST_JOB_TIMEOUT
+        dask.config.set({"distributed.deploy.lost-worker-timeout": timeout})
+        if wishes.adapt is not None:
+            cluster.adapt(**wishes.adapt)
+        elif not wishes.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job
+            cluster.adapt(minimum=n_workers, maximum=n_workers)
+        return Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False), jobs
+    except BaseException:
+        with suppress(Exception):
+            cluster.close()
+        raise
 
 
 def _is_scalable(cluster: Any) -> bool:

@@ -20,6 +20,7 @@ from flows.cli.settings.clusters import DaskCluster, RayAddress, read_dask
 from flows.cli.settings.machine import Machine
 from flows.engine.clusters import open_dask_pool, open_ray_pool
 from nas import Metric, Proposal
+from nas.core.errors import ConfigurationError
 from nas.core.spec import Spec
 from nas.core.trial import Trial
 from nas.executors.pool import WorkerPool
@@ -100,7 +101,7 @@ class FailingCluster(LocalCluster):
     """A cluster without workers.
 
     Args:
-        fails: ``close`` raises.
+        fails: ``close`` or ``adapt``, which raises.
     """
 
     opened: ClassVar[list[FailingCluster]] = []
@@ -114,6 +115,11 @@ class FailingCluster(LocalCluster):
         super().close(timeout)
         if self.fails == "close":
             raise RuntimeError("no answer")
+
+    def adapt(self, **limits: int) -> None:
+        if self.fails == "adapt":
+            raise ValueError("the queue takes fewer")
+        super().adapt(**limits)
 
 
 def open_failing(tmp_path: Path, adapt: Mapping[str, int] | None = None, **arguments: str) -> WorkerPool:
@@ -132,6 +138,14 @@ def test_a_cluster_that_does_not_close_is_told(tmp_path: Path, caplog: pytest.Lo
     pool.close()
 
     assert "the Dask cluster was not closed: RuntimeError: no answer" in caplog.messages
+    assert FailingCluster.opened.pop().status == Status.closed
+
+
+def test_a_cluster_that_does_not_adapt_is_closed(tmp_path: Path) -> None:
+    """Its error is one line, as is one of the cluster's start, and no cluster stays."""
+    with pytest.raises(ConfigurationError, match="FailingCluster: can't start: ValueError: the queue takes fewer"):
+        open_failing(tmp_path, {"maximum": 9}, fails="adapt")
+
     assert FailingCluster.opened.pop().status == Status.closed
 
 

@@ -168,6 +168,11 @@ def _adapt(cluster: Any, wishes: DaskCluster, n_workers: int) -> tuple[Client, B
     from nas.executors.batch_jobs import BatchJobs
 
     try:
+        if wishes.adapt is not None and not _is_scalable(cluster):
+            raise ConfigurationError(
+                f"runner.adapt={dict(wishes.adapt)}: must be null with {wishes.target}, which starts all workers at "
+                "once. Leave it out."
+            )
         jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
         timeout = LOST_WORKER_TIMEOUT if jobs is None else LOST_JOB_TIMEOUT
         dask.config.set({"distributed.deploy.lost-worker-timeout": timeout})

@@ -101,7 +101,7 @@ class FailingCluster(LocalCluster):
     """A cluster without workers.
 
     Args:
-        fails: ``close`` or ``adapt``, which raises.
+        fails: ``close`` or ``adapt``, which raises, or ``grow``: it starts no more workers, as ``SSHCluster``.
     """
 
     opened: ClassVar[list[FailingCluster]] = []
@@ -110,6 +110,8 @@ class FailingCluster(LocalCluster):
         self.fails = fails
         super().__init__(n_workers=0, processes=False, dashboard_address="127.0.0.1:0")
         self.opened.append(self)
+        if fails == "grow":
+            self.new_spec = None
 
     def close(self, timeout: float | None = None) -> None:
         super().close(timeout)
@@ -147,6 +149,15 @@ def test_a_cluster_that_does_not_adapt_is_closed(tmp_path: Path) -> None:
         open_failing(tmp_path, {"maximum": 9}, fails="adapt")
 
     assert FailingCluster.opened.pop().status == Status.closed
+
+
+def test_a_cluster_that_starts_no_more_workers_is_not_adapted(tmp_path: Path) -> None:
+    """Dask would end its workers one by one, and replace none."""
+    with pytest.raises(ConfigurationError, match=r"runner.adapt={'maximum': 2}: must be null with .* Leave it out"):
+        open_failing(tmp_path, {"maximum": 2}, fails="grow")
+    open_failing(tmp_path, fails="grow").close()
+
+    assert [FailingCluster.opened.pop().status for _ in range(2)] == [Status.closed] * 2
 
 
 def open_pool(machine: Machine, runtime: RuntimeSpec) -> WorkerPool:

@@ -273,7 +273,7 @@ def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     if found := re.search(r"Could not override '([^']+)'", text):
         group = found[1]
         if given := [o for o in overrides if o.startswith(f"{group}=") and group in groups_of(config)]:
-            return f"{given[0]}: there is no default to replace, write +{given[0]}"
+            return f"{masked(given[0])}: there is no default to replace, write +{masked(given[0])}"
         inner = re.search(r"full_key: (\S+)", str(error.__cause__))  # of a value that holds keys
         return unknown_key(inner[1] if inner else group, config)
     if found := re.fullmatch(r"Error merging override \+*(([^=]+)=.*)", text):

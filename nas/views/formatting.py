@@ -19,6 +19,14 @@ from nas.training.problem import LATENCY
 SECRET_HINT = "  # replace *** by the secret"
 """Appended to a printed command whose secrets are masked. A shell reads it as a comment."""
 
+_CREDENTIALS = re.compile(
+    r"^(\+*(?:storage|problem)\.\w*options\b[^=]*"
+    r"|\+*runner\.cluster\.(?:env|connect_options)\b[^=]*"
+    r"|\+*(?:storage|problem|runner|runner\.cluster)(?==\s*\{.*(?:options|env)\b))=.*",
+    re.DOTALL,
+)
+"""An override of a key that may hold credentials, or of a mapping with one."""
+
 
 def markup(text: object) -> str:
     """Returns the text escaped for HTML and SVG, attribute values included."""
@@ -36,10 +44,8 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def masked(override: str) -> str:
-    """Returns an override with passwords in URLs, and values of options of file systems, masked."""
-    return without_passwords(
-        re.sub(r"^(\+*(?:storage|problem)\.\w*options\b[^=]*)=.*", r"\1=***", override, flags=re.DOTALL)
-    )
+    """Returns an override with passwords in URLs, and values of options that may hold credentials, masked."""
+    return without_passwords(_CREDENTIALS.sub(r"\1=***", override))
 
 
 def number(value: float, digits: int = 4) -> str:

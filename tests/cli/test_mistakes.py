@@ -246,6 +246,10 @@ MISTAKES = {
         r"constraints=\[1\]: must hold keys. Set constraints.KEY=VALUE",
     ),
     "sweep_of_an_unknown_tuner": (("-m", *NO_TUNER, "+tuner=random,nope"), "unknown tuner nope"),
+    "mapping_with_credentials_in_the_place_of_a_choice": (
+        (*TIMED, "runner={kind:dask,cluster:{env:{PASSWORD:s3cret}}}"),
+        r"^runner=\*\*\*: there is no default to replace, write \+runner=\*\*\*$",
+    ),
 }
 
 DIFFERENCES = (

@@ -6,7 +6,7 @@ import pytest
 
 from nas.views.comparison.intervals import Mean
 from nas.views.comparison.tables import mean_text
-from nas.views.formatting import score
+from nas.views.formatting import masked, score
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,28 @@ from nas.views.formatting import score
 def test_small_scores_keep_their_digits(value: float, text: str) -> None:
     """A score below a thousandth has significant digits; others have four decimals."""
     assert score(value) == text
+
+
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("storage.options.key=s3cret", "storage.options.key=***"),
+        ("++problem.data_options={key:s3cret}", "++problem.data_options=***"),
+        ("storage={root:x,options:{key:s3cret}}", "storage=***"),
+        ("runner.cluster.env.AWS_SECRET_ACCESS_KEY=s3cret", "runner.cluster.env.AWS_SECRET_ACCESS_KEY=***"),
+        ("+runner.cluster.env={A:s3cret}", "+runner.cluster.env=***"),
+        ("runner.cluster.connect_options=[{password:s3cret},{}]", "runner.cluster.connect_options=***"),
+        ("++runner.cluster={image:mine,\n env: {A: s3cret}}", "++runner.cluster=***"),
+        ("++runner.cluster= {connect_options:{password:s3cret}}", "++runner.cluster=***"),
+        ("+runner={kind:dask,cluster:{env:{A:s3cret}}}", "+runner=***"),
+        ("++runner.cluster={hosts:[a,b]}", "++runner.cluster={hosts:[a,b]}"),
+        ("runner.cluster.environment=conda", "runner.cluster.environment=conda"),
+        ("runner=dask", "runner=dask"),
+    ],
+)
+def test_credentials_are_masked(override: str, shown: str) -> None:
+    """Options of storage, of a problem's data and of a cluster's workers are not printed, however they are given."""
+    assert masked(override) == shown
 
 
 def test_small_means_keep_their_digits() -> None:

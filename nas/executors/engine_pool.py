@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from nas.core.errors import ActionError, ConfigurationError, HeirloomError, SearchFailedError
+from nas.core.errors import ActionError, ConfigurationError, HeirloomError, SearchFailedError, StorageError
 from nas.core.trial import Trial
 from nas.executors.engine_session import Answered, Call, Message, Refused, Taken
 from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit
@@ -399,9 +399,8 @@ class EnginePool(WorkerPool):
     def _unfit_error(self, worker: Any, message: WorkerUnfit) -> HeirloomError:
         if message.is_mistake:
             return ConfigurationError(f"worker {worker} can't run trials: {message.error}")
-        return SearchFailedError(
-            f"{len(self._unfit)} workers in turn can't run trials; the last, {worker}: {message.error}"
-        )
+        text = f"{len(self._unfit)} workers in turn can't run trials; the last, {worker}: {message.error}"
+        return StorageError(text) if message.is_storage else SearchFailedError(text)
 
     # ---- what nobody tells
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, StorageError
 from nas.core.gpus import gpus_of_slot
 from nas.core.redaction import remove_passwords, without_passwords
 from nas.core.trial import Trial
@@ -75,15 +75,18 @@ class WorkerUnfit:
     Attributes:
         error: One line for the user.
         is_mistake: Whether the user can correct it: another version, root or code.
+        is_storage: Whether the storage failed.
     """
 
     error: str
     is_mistake: bool
+    is_storage: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> WorkerUnfit:
         """Returns the event for an error outside the problem's code."""
-        return cls(str(error) or type(error).__name__, isinstance(error, ConfigurationError))
+        is_mistake, is_storage = (isinstance(error, kind) for kind in (ConfigurationError, StorageError))
+        return cls(str(error) or type(error).__name__, is_mistake, is_storage)
 
     @classmethod
     def without_heirloom(cls, why: str) -> WorkerUnfit:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nas.core.errors import StorageError
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.executors.engine_pool import EnginePool, EngineTask
@@ -81,6 +82,18 @@ def test_threads_of_an_unfit_worker_count_once(pool: ScriptedPool) -> None:
     [failed, *_] = pool.events[4:]
     assert isinstance(failed, ExecutorFailed)
     assert str(failed.error) == "3 workers in turn can't run trials; the last, tcp://c: no mount"
+
+
+def test_a_storage_that_fails_on_all_workers_ends_the_search_as_such(pool: ScriptedPool) -> None:
+    """The command then says how to resume, as if the storage failed in the driver's process."""
+    unfit = WorkerUnfit.of(StorageError("can't write s3://bucket/x: no space"))
+    for job, worker in enumerate("abc"):
+        pool.answer(job, f"tcp://{worker}", unfit)
+    [failed, *_] = pool.events[2:]
+
+    assert isinstance(failed, ExecutorFailed)
+    assert isinstance(failed.error, StorageError)
+    assert str(failed.error).endswith("the last, tcp://c: can't write s3://bucket/x: no space")
 
 
 @pytest.mark.parametrize("n_places", [0, 9], ids=["no worker is there", "no worker has begun"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -143,7 +144,7 @@ class TrialRuntime:
         return self._train_many is not None or Ability.TRAIN_MANY in self.problem.abilities
 
     def close(self) -> str | None:
-        """Closes the problem.
+        """Closes the problem, and restores torch's settings for the next search of this process.
 
         Returns an error of its ``close`` as one line, since the search goes on.
         """
@@ -152,6 +153,10 @@ class TrialRuntime:
         except BaseException as error:
             raise_ctrl_c(error)
             return error_line(error)
+        finally:
+            restoring = threading.Thread(target=self._settings.restore)  # the modes of the caller's thread are its own
+            restoring.start()
+            restoring.join()
         return None
 
     def threads_of(self, n_slots: int) -> int:

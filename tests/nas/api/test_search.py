@@ -75,6 +75,24 @@ class Pid(nas.Problem):
 CALL = 'print(nas.run_search(PROBLEM, tuner=RandomTuner, budget=4, slots=2, name="s").to_frame().to_json())'
 
 
+class Untidy(Problem):
+    """Scores whether settings of torch are the defaults; if it fails, it changes them."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 99)})
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        if self.fails:
+            torch.set_default_dtype(torch.float64)
+            torch.set_float32_matmul_precision("medium")
+            raise RuntimeError("as told")
+        has_defaults = (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float32, "highest")
+        return {"score": float(has_defaults)}
+
+
 class Scaled(Problem):
     """Scores ``x`` times a factor, and counts its trainings."""
 
@@ -410,6 +428,18 @@ def test_mistakes(
 
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("search.json"))  # nothing is written
+
+
+@pytest.mark.parametrize("runner", ["debug", "threads"])
+def test_a_search_leaves_no_settings_of_torch(runner: Runner) -> None:
+    """After a failed search, too, the next begins as in a new process; the caller's mode without gradients stays."""
+    with torch.no_grad():
+        run_search(Untidy(fails=True), tuner=RandomTuner, root=memory(), budget=1, runner=runner)
+        has_gradients = torch.is_grad_enabled()
+    [trial] = run_search(Untidy, tuner=RandomTuner, root=memory(), budget=1, runner=runner).lineage
+
+    assert trial.metrics == {"score": 1.0}
+    assert not has_gradients
 
 
 def test_a_class_with_names_of_its_own_is_used_twice() -> None:

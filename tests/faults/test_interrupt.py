@@ -62,12 +62,13 @@ def test_an_interruption_is_orderly(
     """Running trials stop without a result; status 130 or 143, and the line that resumes, within seconds.
 
     The signal goes to the process group, as a terminal's, or to the driver alone. With worker processes the server is
-    a temporary one.
+    a temporary one. Only commands that get SIGINT are new processes, as a user's are.
     """
     search, slots = here / "heirloom" / "mine", 1 if runner == "debug" else 2
     command = (*TIMED, f"runner={runner}", f"slots={slots}", "name=mine", "budget.trials=3", "problem.seconds=3")
     command = (*command, f"problem.marks={here}")
-    with Command(here, *command, **({} if runner == "processes" else {"PREFECT_API_URL": api_url})) as driver:
+    variables = {} if runner == "processes" else {"PREFECT_API_URL": api_url}
+    with Command(here, *command, forked=number == signal.SIGTERM, **variables) as driver:
         until((here / str(slots)).exists, what="a trial after the first")
         sent = time.monotonic()
         driver.send(number, to_group=to_group)
@@ -94,7 +95,7 @@ def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
     """The printed line continues the search; the interrupted trial runs as attempt 2."""
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=2")
-    with Command(here, *overrides, "finalists=1", PREFECT_API_URL=api_url) as driver:
+    with Command(here, *overrides, "finalists=1", forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) >= 1, what="a trial")
         driver.send(signal.SIGINT)
         interrupted = driver.wait()
@@ -112,7 +113,7 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
     """A trial that never reports is killed 2 s after Ctrl-C in a process; elsewhere a second Ctrl-C ends it."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
-    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
+    with Command(here, *command, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) >= 1, what="a trial")
         driver.send(signal.SIGINT)
         sent = time.monotonic()
@@ -180,7 +181,7 @@ def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> N
 def test_a_multirun_ends_as_a_whole(here: Path) -> None:
     """Ctrl-C in one job of a multirun ends all jobs; the line resumes the multirun."""
     command = ("-m", *TIMED, "runner=debug", "budget.trials=2", "problem.seconds=0.5", "seed=1,2,3")
-    with Command(here, *command) as driver:
+    with Command(here, *command, forked=True) as driver:
         until(lambda: len(list(here.glob("heirloom/*"))) == 2, what="a second job")
         driver.send(signal.SIGINT)
         done = driver.wait(60)
@@ -196,7 +197,7 @@ def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -
     """Ctrl-C during a finalist's test ends the command; the resumed command repeats the test."""
     search = here / "heirloom" / "mine"
     command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=6")
-    with Command(here, *command, PREFECT_API_URL=api_url) as driver:
+    with Command(here, *command, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: all(t.is_finished for t in trials(search)) and len(trials(search)) == 2, what="the finals")
         time.sleep(0.5)
         driver.send(signal.SIGINT)
@@ -214,9 +215,8 @@ def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -
 def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> None:
     """After kill -9 of Prefect's temporary server the search completes in time with status 0 and a message."""
     search = here / "heirloom" / "mine"
-    with Command(
-        here, *TIMED, f"runner={runner}", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5"
-    ) as c:
+    few = ("name=mine", "budget.trials=6", "problem.seconds=0.5")
+    with Command(here, *TIMED, f"runner={runner}", "slots=2", *few, forked=True) as c:
         until(lambda: n_started(search) >= 3, what="the third trial")
         os.kill(server_of(c), signal.SIGKILL)
         killed = time.monotonic()
@@ -236,7 +236,7 @@ def test_a_stopped_server_delays_the_end_for_seconds(here: Path, interrupts: boo
     """If Prefect's temporary server hangs, the end waits for it 10 s at most, with a line; Ctrl-C ends the wait."""
     search = here / "heirloom" / "mine"
     few = ("name=mine", "budget.trials=1", "finalists=1", "problem.seconds=2")
-    with Command(here, *TIMED, "runner=threads", "slots=1", *few) as c:
+    with Command(here, *TIMED, "runner=threads", "slots=1", *few, forked=True) as c:
         until(lambda: n_started(search) >= 1, what="the first trial")
         server = server_of(c)
         until(lambda: n_started(search) == 2, what="the final")

@@ -42,7 +42,7 @@ def test_of_two_at_once_one_runs(here: Path, api_url: str) -> None:
 @pytest.mark.slow
 def test_a_second_driver_is_refused_at_once(here: Path, api_url: str) -> None:
     """While a search runs, the same command exits 2 with one line and changes nothing."""
-    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=300", PREFECT_API_URL=api_url) as first:
+    with Command(here, *DEBUG, "budget.trials=1", "problem.seconds=300", forked=True, PREFECT_API_URL=api_url) as first:
         until(lambda: starts(here))
         before = everything(here)
         second = run(here, *DEBUG, "budget.trials=1", "problem.seconds=300")
@@ -58,7 +58,7 @@ def test_a_second_driver_is_refused_at_once(here: Path, api_url: str) -> None:
 def test_a_second_driver_without_a_name_is_refused(here: Path, api_url: str) -> None:
     """The problem decides whether it is the same search, after a first line; another seed's search runs."""
     command = (*TIMED, "runner=debug", "budget.trials=1", "finalists=1")
-    with Command(here, *command, "problem.seconds=300", PREFECT_API_URL=api_url) as first:
+    with Command(here, *command, "problem.seconds=300", forked=True, PREFECT_API_URL=api_url) as first:
         until(lambda: list((here / "heirloom").glob("*/trials/*.start-*.json")))
         same = run(here, *command, "problem.seconds=300")
         other = run(here, *command, "seed=1", "problem.seconds=0", PREFECT_API_URL=api_url)
@@ -73,7 +73,8 @@ def test_a_second_driver_without_a_name_is_refused(here: Path, api_url: str) -> 
 @pytest.mark.parametrize("is_suspended", [False, True], ids=["running", "suspended"])
 def test_a_takeover_ends_the_older_driver(here: Path, api_url: str, is_suspended: bool) -> None:
     """With takeover=true the newer driver continues once the older one has stopped or is silent; nothing is lost."""
-    with Command(here, *DEBUG, "budget.trials=200", "problem.seconds=0.5", PREFECT_API_URL=api_url) as older:
+    many = ("budget.trials=200", "problem.seconds=0.5")
+    with Command(here, *DEBUG, *many, forked=True, PREFECT_API_URL=api_url) as older:
         until(lambda: len(starts(here)) >= 2)
         if is_suspended:
             older.send(signal.SIGSTOP)
@@ -100,7 +101,7 @@ def test_a_takeover_ends_the_older_driver(here: Path, api_url: str, is_suspended
 @pytest.mark.slow
 def test_a_killed_driver_is_replaced_at_once(here: Path) -> None:
     """After kill -9 of a driver on this host the same command takes over without waiting."""
-    with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5") as first:
+    with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", forked=True) as first:
         until(lambda: starts(here))
         first.kill(to_group=False)
     second = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import textwrap
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.faults.test_kill import attempts, finished, n_starts, table
 from tests.support.commands import ROOT, Command, run, trials, until
 
 EXAMPLE = ROOT / "examples" / "03_mixed_precision"
-PYTHONPATH = os.pathsep.join(map(str, (ROOT, EXAMPLE, ROOT / "tests" / "support")))
+PYTHONPATH = os.pathsep.join(map(str, (ROOT, EXAMPLE)))
 TUNER = ("+tuner=custom", "tuner._target_=phase_tuner.PhaseTuner", "tuner.goal=0.9")
 HELD = (
     *("problem._target_=pausable_phases.PausableProblem", "problem.n_epochs=2", "problem.max_phases=5", *TUNER),
@@ -97,10 +98,11 @@ def test_kills_between_phases_leave_no_trace(here: Path, api_url: str) -> None:
     A restarted job has an empty cache, so it reads from the storage what was in memory before.
     """
     torn, calm, hold = here / "heirloom" / "torn", here / "heirloom" / "calm", here / "hold"
-    where = {"PREFECT_API_URL": api_url, "PYTHONPATH": PYTHONPATH}
+    for module in EXAMPLE.glob("*.py"):
+        shutil.copy(module, here)
     for number, to_group in ((3, True), (6, False)):
         hold.write_text(str(number))
-        with Command(here, *HELD, "name=torn", **where) as command:
+        with Command(here, *HELD, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
             until((here / f"held-{number}").exists, what="the pause between two phases")
             assert number in finished(torn)
             assert not (torn / "trials" / f"{number + 2:06d}.start-1.json").exists()
@@ -108,12 +110,12 @@ def test_kills_between_phases_leave_no_trace(here: Path, api_url: str) -> None:
             until(lambda: not command.leftovers(), 20, what="the end of all processes")
         hold.unlink()
     started = n_starts(torn)
-    with Command(here, *HELD, "name=torn", **where) as command:
+    with Command(here, *HELD, "name=torn", forked=True, PREFECT_API_URL=api_url) as command:
         until(lambda: n_starts(torn) > started, what="a start")
         command.kill()
     interrupted = attempts(torn).keys() - finished(torn)
-    last = run(here, *HELD, "name=torn", **where)
-    quiet = run(here, *HELD, "name=calm", **where)
+    last = run(here, *HELD, "name=torn", PREFECT_API_URL=api_url)
+    quiet = run(here, *HELD, "name=calm", PREFECT_API_URL=api_url)
 
     assert last.status == quiet.status == 0, last.err + quiet.err
     assert interrupted

@@ -159,6 +159,11 @@ class Search:
         tuner = self.tuner.build(problem.space, problem.metrics, seed=self.seed)
         if not isinstance(tuner, Tuner):
             raise ConfigurationError(f"tuner {self.tuner.target} must be a subclass of nas.Tuner")
+        if self.deterministic and tuner.uses_durations:
+            raise ConfigurationError(
+                f"deterministic=true: must be false with tuner {self.tuner.name}, whose proposals depend on measured "
+                "time. Leave it out, or choose another tuner"
+            )
         if isinstance(self.tuner, LoadedSpec) and self.tuner.is_instance:
             self._check_tuner(tuner, problem)
         tuner.use_proxies(scores)

@@ -93,6 +93,8 @@ class AutoGrowTuner(Tuner):
         ConfigurationError: the space is another one, or a number is out of range.
     """
 
+    uses_durations = True
+
     def __init__(
         self,
         space: Space,

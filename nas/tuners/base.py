@@ -75,6 +75,8 @@ class Tuner(RecordsArguments, ABC):
     """The tuner that this one delegates to, if it chose one; part of the search's identity."""
     startup_trials: StartupTrials | None = None
     """The first trials, which no result influences. None: each may depend on results, or none does."""
+    uses_durations: bool = False
+    """Whether its answers depend on how long trials took, so that a deterministic search refuses it."""
     n_refused: int = 0
     """The number of refused answers to the same ask (``nas.tuners.shared.constrained``)."""
 

@@ -96,6 +96,7 @@ class SupernetTuner(Tuner):
         self.inner = build_inner(self._described(inner), space_of_subnets(space), metrics, seed)
         self.chosen = self.inner.chosen
         self.startup_trials = inner_startup_trials(self.inner, warm_up_epochs)
+        self.uses_durations = self.inner.uses_durations
 
     @property
     def code_files(self) -> Mapping[str, Path]:

@@ -26,6 +26,7 @@ class WrapperTuner(Tuner):
         self.inner = inner
         self.chosen = inner.chosen
         self.startup_trials = inner.startup_trials
+        self.uses_durations = inner.uses_durations
 
     @property
     def code_files(self) -> Mapping[str, Path]:

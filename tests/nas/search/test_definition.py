@@ -24,15 +24,23 @@ from nas.problems.tabular import TabularProblem
 from nas.search.definition import TWO_STAGE, Search
 from nas.search.identity import claim_identity, differences
 from nas.spaces.parameters.space import Int, ParameterSpace
+from nas.spaces.space import Space
+from nas.spaces.supernet import SupernetSpace
+from nas.spaces.transformer import TransformerSpace
 from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root
 from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
+from nas.tuners.autogrow import AutoGrowTuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
+from nas.tuners.screened import ScreenedTuner
+from nas.tuners.supernet import SupernetTuner
 from tests.support.problems import BodyProblem, PlainProblem, ScoreProblem
 
 REPOSITORY = Path(__file__).parents[3]
+AUTOGROW = {"_target_": "nas.tuners.autogrow.AutoGrowTuner"}
+TRANSFORMERS = TransformerSpace((1, 2))
 SEARCH = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(RandomTuner))
 
 
@@ -316,6 +324,22 @@ class TestRefusals:
         """A class of another kind, without a required argument, or with arguments that are no JSON, is named."""
         with pytest.raises(ConfigurationError, match=message):
             replace(SEARCH, **changes).build()
+
+    @pytest.mark.parametrize(
+        ("tuner", "space"),
+        [
+            (Spec.of(AutoGrowTuner), TRANSFORMERS),
+            (Spec.of(ScreenedTuner, inner=AUTOGROW), TRANSFORMERS),
+            (Spec.of(SupernetTuner, inner=AUTOGROW), SupernetSpace(TRANSFORMERS)),
+        ],
+        ids=["autogrow", "screened", "supernet"],
+    )
+    def test_deterministic_search_measures_no_time(self, tuner: Spec, space: Space) -> None:
+        """A tuner whose proposals depend on durations is refused, also inside another one."""
+        search = replace(SEARCH, problem=Spec.of(Declaring, space=space), tuner=tuner, deterministic=True)
+
+        with pytest.raises(ConfigurationError, match=r"deterministic=true: must be false with tuner .*Leave it out"):
+            search.build()
 
     def test_parts_are_built_for_each_other(self) -> None:
         """The tuner gets the problem's space, metrics and the search's seed, the stopper the metrics."""

@@ -17,6 +17,7 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.ranking import Export, Ranking
 from nas.core.redaction import public_line, remove_passwords
+from nas.core.supernet import epoch_of, is_epoch
 from nas.core.tracebacks import text_of
 from nas.core.trial import State, Trial
 from nas.core.validation import check_choice, check_int
@@ -211,12 +212,16 @@ class SearchPipeline:
     def failed(self, trials: Sequence[Trial] | None = None) -> list[Trial]:
         """Returns the FAILED trials that were not repeated yet.
 
+        A supernet epoch that the tuner proposed again was repeated.
+
         Args:
             trials: All trials; None: they are read.
         """
         trials = self.records.load()[0] if trials is None else trials
         repeated = {trial.retry_of for trial in trials}
-        return [t for t in trials if t.state == State.FAILED and t.number not in repeated]
+        newest = {epoch_of(trial.point): trial.number for trial in trials if is_epoch(trial)}
+        failed = [t for t in trials if t.state == State.FAILED and t.number not in repeated]
+        return [trial for trial in failed if newest.get(epoch_of(trial.point), trial.number) == trial.number]
 
     def _finalists_left(self, trials: Sequence[Trial], planner: StagePlanner, spent: Usage) -> dict[str, list[Trial]]:
         """Returns the finalists to retrain, by later stage."""

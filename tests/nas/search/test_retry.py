@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -16,9 +17,11 @@ from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
+from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Int, ParameterSpace
+from nas.spaces.supernet import SupernetSpace
 from nas.storage.lineage_checks import lineage_faults
 from nas.storage.maintenance.inventory import read_inventory
 from nas.storage.open import open_root
@@ -27,6 +30,7 @@ from nas.training.job import Job
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.supernet import RspsTuner
 from tests.support.problems import network
 
 
@@ -46,7 +50,7 @@ class Breakable(Problem):
             raise OSError("no data")
         run.inherit(net := network())
         run.save(net)
-        return {"score": run.point["x"] / 100}
+        return {"score": run.point.get("x", 0) / 100}
 
 
 class Looping(Breakable):
@@ -56,6 +60,13 @@ class Looping(Breakable):
         """Trains the trials of a job."""
         for run in job.trials(2):
             run.finish(**self.train(run))
+
+
+class Shared(Breakable):
+    """The same with supernet epochs and subnets."""
+
+    policies = Breakable.policies | {Policy.SKIP_TRAIN}
+    space = SupernetSpace(Breakable.space)
 
 
 TUNER = Spec.of(EvolutionTuner, population_size=3, sample_size=2)
@@ -70,7 +81,8 @@ class Sessions:
     def run(self, n_trials: int, *broken: int, problem: type[Problem] = Breakable, **more: Any) -> Results:
         Breakable.broken = set(broken)
         Breakable.trained.clear()
-        search = Search(problem=Spec.of(problem), tuner=TUNER, deterministic=more.pop("deterministic", False))
+        tuner, deterministic = more.pop("tuner", TUNER), more.pop("deterministic", False)
+        search = Search(problem=Spec.of(problem), tuner=tuner, deterministic=deterministic)
         budget = Budget(jobs=n_trials) if more.pop("jobs", False) else Budget(trials=n_trials)
         finalists = more.pop("finalists", 2)
         return run_search(search, root=self.root, name="s", budget=budget, finalists=finalists, **more)
@@ -195,6 +207,18 @@ def test_finals_after_a_retry_count_without_it(sessions: Sessions) -> None:
     assert [t.retry_of for t in finals if t.retry_of is not None] == [7]
     assert len({t.seed for t in finals if t.retry_of is None}) == len(finals) - 1
     assert not read_inventory(sessions.records.files).damages
+
+
+def test_supernet_epochs_that_the_tuner_repeated_are_left_out(sessions: Sessions) -> None:
+    """Only the newest trial of an epoch is retried: a later one would put the shared weights back to that epoch."""
+    tuner = Spec.of(RspsTuner, n_epochs=3, warm_up_epochs=2, subnets_per_epoch=2)
+    run = partial(sessions.run, problem=Shared, tuner=tuner)
+    run(3, 1, 2)
+    run(8, retry="failed")
+    epochs = [trial for trial in in_search(run(10, retry="failed")) if is_epoch(trial)]
+
+    assert [epoch_of(trial.point) for trial in epochs] == [0, 1, 1, 1, 2]
+    assert [trial.retry_of for trial in epochs] == [None, None, None, 2, None]
 
 
 def test_in_jobs_that_request_trials_a_retry_is_a_job_of_its_own(sessions: Sessions) -> None:

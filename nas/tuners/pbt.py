@@ -32,7 +32,7 @@ _MAX_DRAWS = 2000
 
 @dataclass(slots=True)
 class _Member:
-    """A member: its last scored trial, its number of ended trials, and whether one is running."""
+    """A member: its last scored trial, its number of ended intervals, and whether one is running."""
 
     number: int
     last: Trial | None = None
@@ -129,8 +129,9 @@ class PbtTuner(Tuner):
             if not trial.is_finished:
                 member.is_busy = True
                 continue
-            member.n_ended += 1
-            if trial.value(self.metrics[0].name) is not None:
+            member.n_ended += trial.is_counted
+            is_newest = member.last is None or _interval(trial) >= _interval(member.last)  # a retry may be older
+            if is_newest and trial.value(self.metrics[0].name) is not None:
                 member.last = trial
         return members
 
@@ -172,6 +173,11 @@ class PbtTuner(Tuner):
         if domain.is_integer:
             moved = max(round(moved), value + 1) if up else min(round(moved), value - 1)
         return min(max(moved, domain.low), domain.high)
+
+
+def _interval(trial: Trial) -> int:
+    interval: int = trial.proposal.derivation["interval"]
+    return interval
 
 
 def _covers(given: str, name: str) -> bool:

@@ -30,6 +30,7 @@ from nas.training.job import Job
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.evolution import EvolutionTuner
+from nas.tuners.pbt import PbtTuner
 from nas.tuners.supernet import RspsTuner
 from tests.support.problems import network
 
@@ -219,6 +220,20 @@ def test_supernet_epochs_that_the_tuner_repeated_are_left_out(sessions: Sessions
 
     assert [epoch_of(trial.point) for trial in epochs] == [0, 1, 1, 1, 2]
     assert [trial.retry_of for trial in epochs] == [None, None, None, 2, None]
+
+
+def test_retry_of_an_earlier_interval_is_left_behind(sessions: Sessions) -> None:
+    """A member of pbt goes on from its newest interval, and a retry counts as no interval."""
+    run = partial(sessions.run, tuner=Spec.of(PbtTuner, population_size=2, fraction=0))
+    run(6, 2)
+    found = in_search(run(8, retry="failed"))
+    *_, retry, first, second = found
+
+    assert (retry.retry_of, retry.state, retry.parents) == (2, State.COMPLETE, (0,))
+    assert [trial.proposal.derivation for trial in (first, second)] == [
+        {"member": member, "interval": 3} for member in range(2)
+    ]
+    assert [trial.parents for trial in (first, second)] == [(4,), (5,)]
 
 
 def test_in_jobs_that_request_trials_a_retry_is_a_job_of_its_own(sessions: Sessions) -> None:

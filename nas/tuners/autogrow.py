@@ -52,7 +52,12 @@ class Growing:
         return state
 
     def after(self, trial: Trial, metric: Metric) -> Growing:
-        """Returns the state after one more finished trial. A trial without a score gains nothing."""
+        """Returns the state after one more finished trial. A trial without a score gains nothing.
+
+        A retry counts only if it continues the present trial: a late one must not replace newer segments.
+        """
+        if trial.retry_of is not None and self.trial is not None and trial.parents != (self.trial.number,):
+            return self
         step = _step_of(trial)
         score = trial.value(metric.name)
         if step is None or self.trial is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -145,6 +146,23 @@ def test_a_failed_growth_counts_as_no_gain() -> None:
     assert Growing.of([*trials, finished(go_on, 3, None)], LOSS) == state
     left = Growing.of([*trials, finished(grow, 3, None)], LOSS)
     assert (left.trial, left.reference, left.has_slowed_down(0.25)) == (trials[2], state.gain, False)
+
+
+def test_a_late_retry_replaces_no_newer_segment() -> None:
+    """A retry counts only if no other trial has replaced its parent since."""
+    begin = Proposal(point=SPACE.smallest(random.Random(0)))
+    go_on = Proposal(point=begin.point, parents=(1,), derivation={"step": "continue"})
+    trials = [finished(begin, 0, None), finished(begin, 1, 4.0), finished(go_on, 2, None)]
+    newer = [*trials, finished(go_on, 3, 3.0)]
+    first, segment = (replace(finished(trial.proposal, 9, 1.0), retry_of=trial.number) for trial in trials[::2])
+
+    def continued(lineage: list[Trial]) -> tuple[int, ...]:
+        proposal = AutoGrowTuner(SPACE, (LOSS,), n_starts=1).ask(Lineage.of(lineage), 5, 5)
+        assert isinstance(proposal, Proposal)
+        return proposal.parents
+
+    assert continued([*trials, segment]) == (9,)
+    assert continued([*newer, segment]) == continued([*newer, first]) == (3,)
 
 
 @pytest.mark.parametrize(

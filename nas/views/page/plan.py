@@ -75,9 +75,9 @@ def _stage(snapshot: Snapshot, stage: Mapping[str, Any], trials: list[Trial]) ->
 
 
 def _share(trials: list[Trial]) -> str:
-    """Returns the mean share of epochs and of data of these trials, if it is known."""
+    """Returns the mean shares of epochs and size of these trials, if they are known."""
     texts = []
-    for name, said in (("epochs_share", "epochs"), ("scale_share", "data")):
+    for name, said in (("epochs_share", "epochs"), ("scale_share", "size")):
         values = [trial.cost[name] for trial in trials if name in trial.cost]
         texts += [f"{fmean(values):.0%} of {said}"] if values else []
     return ", ".join(texts)

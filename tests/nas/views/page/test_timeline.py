@@ -79,14 +79,16 @@ def test_timeline_of_very_many_trials() -> None:
 
 def test_plan_and_budget(tmp_path: Path) -> None:
     """Stages show policies, states, shares of a full training and the best; the budget what is used of each limit."""
-    trials = [replace(t, cost={**t.cost, "epochs_share": 0.25, "gpu_seconds": 36.0}) for t in evolved(50)]
+    cost = {"epochs_share": 0.25, "scale_share": 0.5, "gpu_seconds": 36.0}  # half of the width or of the images
+    trials = [replace(t, cost={**t.cost, **cost}) for t in evolved(50)]
     records = write_search(tmp_path, "search", trials)
     budget = {"trials": 64, "hours": 2.0, "gpu_hours": None, "jobs": None, "final_share": 0.4, "at_deadline": "stop"}
     _begin_session(records, budget)
     plan = policy_plan(read_snapshot(open_root(f"{tmp_path}/search"), BEGAN + 100))
 
     search, final = plan.stages
-    assert (search.name, search.policies, search.share) == ("search", "EARLY_STOP + SHARE_PARAMS", "25% of epochs")
+    assert (search.name, search.policies) == ("search", "EARLY_STOP + SHARE_PARAMS")
+    assert search.share == "25% of epochs, 50% of size"
     assert (final.policies, final.states) == ("none: trained in full", "2 complete")
     assert "(trial " in search.best
     used = {row.name: (row.used, row.limit) for row in plan.budget}

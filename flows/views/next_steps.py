@@ -74,8 +74,13 @@ def _n_finals(lineage: Lineage, final: Stage) -> int:
 
 
 def _more_finalists(lineage: Lineage, final: Stage) -> int:
-    """Returns twice the number of finals, at most the points; 0 if all are trained."""
+    """Returns twice the number of finals, at most the points of the stage before.
+
+    0: all of them are trained, or the plan sets the number.
+    """
     n_finals = _n_finals(lineage, final)
-    scored = (trial for trial in lineage if trial.stage != final.name and trial.state == State.COMPLETE)
+    stages = dict.fromkeys(trial.stage for trial in lineage if trial.stage != final.name)
+    before = next(reversed(stages), None)
+    scored = (trial for trial in lineage if trial.stage == before and trial.state == State.COMPLETE)
     n_points = len({point_key(trial.point) for trial in scored if is_no_epoch(trial) and not trial.outdated})
-    return 0 if n_points <= n_finals else min(max(2 * n_finals, 1), n_points)
+    return 0 if final.best is not None or n_points <= n_finals else min(max(2 * n_finals, 1), n_points)

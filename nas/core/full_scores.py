@@ -9,7 +9,8 @@ from nas.core.policy import Policy
 from nas.core.shared_scores import has_shared_score
 from nas.core.trial import State, Trial
 
-_PARTIAL = frozenset({Policy.QUICK_EVAL, Policy.DOWNSCALE})
+PARTIAL = frozenset({Policy.QUICK_EVAL, Policy.DOWNSCALE})
+"""Policies whose scores do not compare with full ones."""
 
 
 def has_full_score(trial: Trial, trial_of: Callable[[int], Trial | None], metric: Metric) -> bool:
@@ -25,7 +26,7 @@ def has_full_score(trial: Trial, trial_of: Callable[[int], Trial | None], metric
     """
     if trial.state != State.COMPLETE or trial.outdated or trial.value(metric.name) is None:
         return False
-    return not trial.policies & _PARTIAL and not has_shared_score(trial, trial_of)
+    return not trial.policies & PARTIAL and not has_shared_score(trial, trial_of)
 
 
 def is_in_hand(trial: Trial, trial_of: Callable[[int], Trial | None], metric: Metric) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from nas.core.full_scores import has_full_score
+from nas.core.full_scores import PARTIAL, has_full_score
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy, Stage
 from nas.core.ranking import better_in_hand
+from nas.core.shared_scores import has_shared_score
 from nas.core.trial import Trial
 from nas.views.formatting import score
 
@@ -84,13 +85,17 @@ def _scored(trial: Trial, metric: Metric) -> str:
 
 
 def more_epochs_lines(lineage: Lineage, winner: Trial, metric: Metric) -> list[str]:
-    """Returns a line on the newest trial of ``more_epochs``, if it has a score."""
+    """Returns a line on the newest trial of ``more_epochs``, if it has a score.
+
+    The score before is named if the two compare.
+    """
     trials = {trial.number: trial for trial in lineage}
     newest = next((t for t in sorted(lineage, key=lambda t: -t.number) if t.more_epochs is not None), None)
     if newest is None or (value := newest.value(metric.name)) is None:
         return []
     parent = trials[newest.parents[0]]
-    before = parent.value(metric.name)
+    is_comparable = parent.policies & PARTIAL == newest.policies & PARTIAL and not has_shared_score(parent, trials.get)
+    before = parent.value(metric.name) if is_comparable else None
     share = "none" if newest.inherited is None else f"{newest.inherited:.0%}"
     text = f"more epochs: trial {newest.number} trained trial {parent.number} for {newest.more_epochs} more, "
     text += f"from {share} of its weights: {metric.name} {score(value)}"

@@ -10,7 +10,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, Stage
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
-from nas.views.finals_line import finals_line
+from nas.views.finals_line import finals_line, more_epochs_lines
 
 ACCURACY = Metric("accuracy")
 FINAL = Stage(name="final")
@@ -67,3 +67,18 @@ def test_final_that_is_not_the_winner_is_not_spoken_of() -> None:
     assert str(line(RETRAINED, lost, RETRAINED)).startswith(
         "trial 1 (final), full validation accuracy 0.8000, is below its trial 0, 0.9000, which has no weights; "
     )
+
+
+def test_score_before_more_epochs_is_named_if_it_compares() -> None:
+    """A score of a part of the data, of a smaller network or of shared weights does not compare with a full one."""
+    further = replace(trial(1, "search", 0.9, 0), more_epochs=5)
+    quick, small = frozenset({Policy.QUICK_EVAL}), frozenset({Policy.DOWNSCALE})
+    subnet = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN})
+
+    def says_before(parent: frozenset[Policy], own: frozenset[Policy] = frozenset()) -> bool:
+        trials = [replace(SEARCHED, policies=parent), replace(further, policies=own)]
+        [said] = more_epochs_lines(Lineage.of(trials), trials[1], ACCURACY)
+        return said.endswith("accuracy 0.9000, before 0.9000")
+
+    assert says_before(frozenset()) and says_before(SEARCHED.policies) and says_before(quick, quick)
+    assert not any(map(says_before, (quick, small, subnet)))

@@ -144,6 +144,6 @@ def failure_of(summary: Summary) -> str | None:
 
 def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None, reason: str = "") -> str:
     """Returns the line for a search stage that the tuner ended, with its reason if any."""
-    n_trials = sum(trial.stage == stage for trial in lineage)
+    n_trials = sum(trial.stage == stage and trial.is_counted for trial in lineage)
     of = count(n_trials, "trial") if n_wanted is None else f"{n_trials:,} of {count(n_wanted, 'trial')}"
     return f"the tuner has no more proposals: {of}{f'. {reason}' if reason else ''}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.views.summary import failure_of, print_summary
+from flows.views.summary import end_by_tuner, failure_of, print_summary
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
@@ -50,3 +50,11 @@ def test_more_finalists_are_of_the_stage_before(n_rechecked: int, best: int | No
     print_summary(summary, [Metric("accuracy")], "root", final=Stage(name="final", best=best), write=lines.append)
 
     assert [int(line.partition("finalists=")[2]) for line in lines if "finalists=" in line] == n_finalists
+
+
+def test_end_by_the_tuner_counts_its_proposals() -> None:
+    """A retry, and a trial that goes on training another, are no proposals."""
+    trials = [trial(0, score=0.5), trial(1, state=State.FAILED), trial(2, score=0.5, index=1, retry_of=1)]
+    trials.append(trial(3, parents=(0,), score=0.6, more_epochs=5))
+
+    assert end_by_tuner(Lineage.of(trials), "search", 16) == "the tuner has no more proposals: 2 of 16 trials"

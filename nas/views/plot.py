@@ -23,6 +23,7 @@ def plot_scores(lineage: Lineage, metric: Metric, ax: Axes | None = None) -> Axe
 
     The line follows the first stage: scores of later stages, which train longer, can't be compared with it. It leaves
     out scores of shared weights, whose points are drawn apart, trials of older code, and those ended by a stopper.
+    Trials of ``more_epochs`` are left out, too.
 
     Args:
         lineage: The trials.
@@ -41,7 +42,8 @@ def plot_scores(lineage: Lineage, metric: Metric, ax: Axes | None = None) -> Axe
     for kind, trials in by_kind.items():
         ax.scatter([t.number for t in trials], [t.metrics[metric.name] for t in trials], label=kind, s=24)
     first = scored[0].stage if scored else ""
-    compared = sorted(stage_competitors(lineage, first, metric), key=lambda trial: trial.number)
+    searched = [trial for trial in lineage if trial.more_epochs is None]
+    compared = sorted(stage_competitors(searched, first, metric), key=lambda trial: trial.number)
     if compared:
         better = max if metric.direction == "maximize" else min
         best = [*accumulate((t.metrics[metric.name] for t in compared), better)]

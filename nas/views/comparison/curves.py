@@ -51,14 +51,18 @@ class MeanCurve:
 
 
 def best_so_far(search: ComparedSearch, axis: Axis) -> Curve | None:
-    """Returns the best so far of the search stage; None without a trial that competes."""
+    """Returns the best so far of the search stage; None without a trial that competes.
+
+    Trials of ``more_epochs`` are left out. A retry takes time, but counts as no further trial.
+    """
     snapshot, place = search.snapshot, 0.0
     places: list[float] = []
     values: list[float] = []
     metric = snapshot.metric
-    competing = {trial.number for trial in stage_competitors(snapshot.lineage, snapshot.stages[0], metric)}
-    for trial in _in_order([t for t in snapshot.lineage if t.stage == snapshot.stages[0]]):
-        place += 1.0 if axis == "trials" else (trial.duration_s or 0.0) / 3600
+    searched = [t for t in snapshot.lineage if t.stage == snapshot.stages[0] and t.more_epochs is None]
+    competing = {trial.number for trial in stage_competitors(searched, snapshot.stages[0], metric)}
+    for trial in _in_order(searched):
+        place += float(trial.is_counted) if axis == "trials" else (trial.duration_s or 0.0) / 3600
         value = trial.value(metric.name) if trial.number in competing else None
         if value is not None and (not values or metric.is_better(value, values[-1])):
             places.append(place)

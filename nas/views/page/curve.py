@@ -49,7 +49,8 @@ class _Curve:
         self.first_stage = self.trials[0].stage if self.trials else ""
         self.last = self.trials[-1].number if self.trials else 1
         self.shared, self.epochs = shared_scores(self.trials), supernet_epochs(self.trials)
-        self.competing = stage_competitors(self.trials, self.first_stage, metric)
+        searched = [trial for trial in self.trials if trial.more_epochs is None]
+        self.competing = stage_competitors(searched, self.first_stage, metric)
         self.scored = [(t, v) for t in self.trials if (v := t.value(metric.name)) is not None]
         self.low, self.high = self.bounds()
         self.radius = 4.0 if len(self.trials) <= 100 else 2.8 if len(self.trials) <= 400 else 2.0

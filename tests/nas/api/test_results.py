@@ -103,11 +103,11 @@ def test_shared_scores_are_marked(root: Path) -> None:
 
 
 def test_trials_that_cannot_win_are_not_the_best_so_far(root: Path) -> None:
-    """The plot's line leaves out trials of older code and stopped ones, as the curves of ``compare`` do."""
+    """The plot's line leaves out older code, stopped trials and more epochs, as the curves of ``compare`` do."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     trials = [trial(0, score=0.9, outdated=True), trial(1, score=0.5), trial(2, score=0.6)]
-    trials.append(trial(3, score=0.8, state=State.STOPPED))
+    trials += [trial(3, score=0.8, state=State.STOPPED), trial(4, parents=(2,), score=0.7, more_epochs=5)]
     [line] = plot_scores(Lineage.of(trials), Metric("accuracy")).lines
     pyplot.close("all")
 

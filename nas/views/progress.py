@@ -247,7 +247,7 @@ class Progress:
                 return f"about {duration(seconds)} to {goal}" if seconds else ""
             if n_left:
                 to_come = True
-                seconds += n_left * self._seconds[stage] / self._n_timed[stage] / self._n_slots
+                seconds += n_left * self._seconds[stage] / self._n_timed[stage] / min(self._n_slots, n_left)
         return f"about {duration(seconds)} left" if to_come else ""
 
     @property

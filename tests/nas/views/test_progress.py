@@ -148,3 +148,14 @@ def test_more_epochs_count_no_finals(capsys: pytest.CaptureFixture[str], monkeyp
     [*_, line] = capsys.readouterr().err.splitlines()
 
     assert "[2/3 done] running 1, final 2 epoch 1/5, best final score" in line
+
+
+def test_last_trial_takes_as_long_as_the_others() -> None:
+    """Slots without a trial shorten no time left."""
+    progress = Progress([Metric("score")], {"search": 5}, [])
+    for n in range(4):
+        progress.observe(Started(n, 1, n))
+    for n in range(4):
+        progress.observe(Finished(replace(trial(n, "search", State.COMPLETE), cost={"seconds": 40.0})))
+
+    assert progress.detail.endswith("about 40 s left")

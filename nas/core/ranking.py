@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from nas.core import pareto
@@ -188,7 +189,7 @@ class Ranking:
 
     def _n_finalists(self, stage: Stage, n_before: int) -> int:
         best = self.n_finalists if stage.best is None else stage.best
-        return math.ceil(best * n_before) if isinstance(best, float) else best
+        return math.ceil(Fraction(str(best)) * n_before) if isinstance(best, float) else best  # 0.07 * 100 is above 7
 
     def competitors(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the trials that can become the winner, best first."""

@@ -193,6 +193,17 @@ def test_number_of_finalists_is_constant() -> None:
     assert Ranking(PLAN, OBJECTIVES, 9).n_finalists_of([*SEARCHED, done, failed], final) == len(SEARCHED)
 
 
+@pytest.mark.parametrize(
+    ("share", "n_scored", "n_finalists"), [(0.07, 100, 7), (0.14, 50, 7), (0.28, 25, 7), (0.2, 16, 4), (1e-9, 3, 1)]
+)
+def test_share_of_finalists_is_rounded_up_as_written(share: float, n_scored: int, n_finalists: int) -> None:
+    """The error of a float product makes no further finalist."""
+    plan = PolicyPlan((Stage(name="search"), Stage(name="final", best=share)))
+    trials = [trial(number, 0.5) for number in range(n_scored)]
+
+    assert Ranking(plan, (Metric("a"),), 2).n_finalists_of(trials, plan.stages[1]) == n_finalists
+
+
 def test_the_winner_is_the_best_finalist_by_the_first_metric() -> None:
     """Other metrics do not decide."""
     finals = [

@@ -144,7 +144,7 @@ def _observed(pipeline: SearchPipeline, progress: bool | None) -> Iterator[Calla
         yield log_notice
         return
     trials, _ = pipeline.records.load()
-    wanted = pipeline.ranking.n_trials_by_stage(pipeline.budget.trials)
+    wanted = pipeline.n_trials_by_stage(trials, pipeline.budget.trials)
     with open_progress(pipeline.prepared.problem.metrics, wanted, trials) as shown_progress:
         yield shown_progress.observe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -498,14 +499,19 @@ class SearchPipeline:
     def n_trials_by_stage(self, trials: Sequence[Trial], n_trials: int | None) -> dict[str, int | None]:
         """Returns the expected number of trials by stage.
 
-        With ``more_epochs`` no finalist is trained, but at most one trial of the last stage.
+        A later stage has at most as many as the stage before. With ``more_epochs`` no finalist is trained, but at most
+        one trial of the last stage.
 
         Args:
             trials: All trials.
             n_trials: The number of the search stage's trials that get a score; None: not known.
         """
         if self.more_epochs is None:
-            return self.ranking.n_trials_by_stage(n_trials)
+            expected = self.ranking.n_trials_by_stage(n_trials)
+            for before, stage in itertools.pairwise(expected):
+                if (n_before := expected[before]) is not None:
+                    expected[stage] = min(expected[stage] or 0, n_before)
+            return expected
         found: dict[str, int | None] = {
             stage.name: sum(trial.stage == stage.name for trial in trials) for stage in self.prepared.plan.stages
         }

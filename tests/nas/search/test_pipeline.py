@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -135,6 +136,18 @@ class TestWinner:
         assert [t.parents for t in summary.lineage if t.stage == "final"] == [(6,), (5,)]
         assert summary.winner is not None
         assert summary.winner.point == {"x": 4}
+
+    def test_progress_expects_as_many_finals_as_there_are_finalists(
+        self, bureau: Bureau, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """If a stage trains a fifth of five trials, one of the two finalists is missing."""
+        cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+        recheck = Stage(name="recheck", policies=cheap, warm=True, best=0.2)
+        plan = PolicyPlan((Stage(name="search", policies=cheap), recheck, Stage(name="final")))
+        search = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(InOrderTuner), plan=plan)
+        run_search(search, root=bureau.root, budget=Budget(trials=5), progress=True)
+
+        assert re.findall(r"^\[(\d/\d) done\]", capsys.readouterr().err, re.MULTILINE)[-2:] == ["6/7", "7/7"]
 
     def test_full_scores_never_mix_with_cheap_ones(self, bureau: Bureau) -> None:
         """A cheap score better than every full one does not win."""

@@ -1,8 +1,9 @@
 """Regularized evolution (Real et al. 2019, arXiv:1802.01548, Alg. 1).
 
-Differs: asynchronous; children inherit weights. The population is the last ``population_size`` scored trials in the
-order learned: the oldest is replaced, however good. By default it grows with the search. A failed trial is not a
-member. Initial points are drawn until the population is full, so failures never shrink it.
+Differs: asynchronous; children inherit weights. A tournament has no member twice. The population is the last
+``population_size`` scored trials in the order learned: the oldest is replaced, however good. By default it grows with
+the search. A failed trial is not a member. Initial points are drawn until the population is full, so failures never
+shrink it.
 
 Two other replacements are options. With ``replacement=worst`` the worst member is replaced. With ``replacement=loser``
 and ``sample_size=2``, NNI's naive tournament, it is the loser of each tournament.

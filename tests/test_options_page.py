@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,48 +15,86 @@ from omegaconf import OmegaConf
 
 from flows.cli.options import CONF, PAGES_OF_GROUPS, options_of
 from flows.cli.overrides import choices_of, groups_of, help_text
-from tests.support.options_page import BLOCK, PAGE, table, with_tables
+from nas.core.targets import load_target
+from tests.support.options_page import BLOCK, CHOICES, GROUPS, PAGE, table, with_tables
 
-SHOWN = [found[1] for found in BLOCK.findall(PAGE.read_text())]
+OF_COMMANDS, SECTIONS = ([found[1].split() for found in BLOCK.findall(page.read_text())] for page in (PAGE, CHOICES))
+"""The files of ``conf/`` that each table shows."""
+SHOWN = [config for configs in [*OF_COMMANDS, *SECTIONS] for config in configs]
 COMMANDS = sorted(path.stem for path in CONF.glob("*.yaml"))
+INJECTED = {"tuner": {"space", "metrics", "seed"}, "problem": set[str](), "stopper": {"metrics"}}
+"""Arguments that the search gives to the classes of a group."""
+PUBLISHED = ("problem/nasbench201", "problem/nasbench_macro")
+"""Tables whose sections refer to that of ``tabular``."""
 
 
 PAGES = sorted({*SHOWN, *(f"storage/{path.stem}" for path in CONF.glob("storage/*.yaml"))})
 """Files of ``conf/`` whose options are read from their lines."""
 
 
-def leaves(keys: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the options below some keys as OmegaConf reads them."""
-    for key, value in keys.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, f"{parent}{key}.")
-        else:
-            yield f"{parent}{key}", value
+def read(text: str) -> Any:
+    """Returns a default as OmegaConf reads it."""
+    loaded: Any = OmegaConf.to_container(OmegaConf.create(f"default: {text}"))
+    return loaded["default"]
 
 
 @pytest.mark.parametrize("config", PAGES)
 def test_options_are_those_of_the_configuration(config: str) -> None:
     """Keys and defaults that are read from lines are those that OmegaConf reads; no line is left out."""
-    group = config.rpartition("/")[0]
+    group = config.rpartition("/")[0].replace("/", ".")
     loaded: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{config}.yaml"))
-    known = {key: value for key, value in loaded.items() if key not in ("defaults", "kind")}
-    read = [(option.key, OmegaConf.create(f"default: {option.default}")) for option in options_of(config)]
+    found = OmegaConf.create({})
+    for option in options_of(config):
+        if option.is_set:
+            OmegaConf.update(found, option.key.removeprefix(f"{group}."), read(option.default))
 
-    assert [(key, OmegaConf.to_container(default)) for key, default in read] == [
-        (key, {"default": value}) for key, value in leaves(known, f"{group}." if group else "")
-    ]
+    known = {key: value for key, value in loaded.items() if key not in ("defaults", "kind", "_target_")}
+    assert OmegaConf.to_container(found) == known
 
 
-def test_tables_are_made_from_the_configuration() -> None:
+@pytest.mark.parametrize("path", [PAGE, CHOICES], ids=lambda path: path.stem)
+def test_tables_are_made_from_the_configuration(path: Path) -> None:
     """No option is missing and no default or meaning differs; ``python -m tests.support.options_page`` mends it."""
-    page = PAGE.read_text()
+    page = path.read_text()
 
     assert with_tables(page) == page
 
 
 def test_every_command_has_a_table() -> None:
     """All commands with options are in the reference, and the groups that have options of their own."""
-    assert {*COMMANDS, *(page for pages in PAGES_OF_GROUPS.values() for page in pages)} == {*SHOWN}
+    shown = {config for configs in OF_COMMANDS for config in configs}
+
+    assert {*COMMANDS, *(page for pages in PAGES_OF_GROUPS.values() for page in pages)} == shown
+
+
+def test_every_choice_has_a_section() -> None:
+    """All tuners, problems, stoppers and clusters are on one page, each under a heading with its name."""
+    paths = [path for group in GROUPS for path in CONF.glob(f"{group}/*.yaml") if path.stem != "custom"]
+    headings = [re.findall(r"`(\w+)`", line) for line in re.findall(r"^### .*", CHOICES.read_text(), re.MULTILINE)]
+
+    assert {config for configs in SECTIONS for config in configs} == {
+        path.relative_to(CONF).with_suffix("").as_posix() for path in paths
+    }
+    assert headings == [[config.rpartition("/")[2] for config in configs] for configs in SECTIONS]
+
+
+@pytest.mark.parametrize("configs", [c for c in SECTIONS if c[0].partition("/")[0] in INJECTED], ids=" ".join)
+def test_every_argument_is_an_option(configs: list[str]) -> None:
+    """A section has all arguments of its classes, with the defaults of those that a yaml leaves to them."""
+    injected = INJECTED[configs[0].partition("/")[0]]
+    named, taken = set[str](), set[str]()
+    for config in configs:
+        target = OmegaConf.select(OmegaConf.load(CONF / f"{config}.yaml"), "_target_")
+        parameters = inspect.signature(load_target(target)).parameters
+        defaults = {p.name: [*p.default] if isinstance(p.default, tuple) else p.default for p in parameters.values()}
+        options = {option.key.partition(".")[2]: option for option in options_of(config)}
+        left_out = {name: read(option.default) for name, option in options.items() if not option.is_set}
+        shown = [*options_of(config), *(options_of("problem/tabular") if config in PUBLISHED else ())]
+        named |= {option.key.split(".")[1] for option in shown}
+        taken |= defaults.keys() - injected
+
+        assert defaults | {name: value for name, value in left_out.items() if name in defaults} == defaults
+    assert named == taken
 
 
 def test_the_table_of_groups_names_every_choice() -> None:
@@ -73,7 +112,7 @@ def test_every_option_has_a_meaning(config: str) -> None:
     options = list(options_of(config))
     guides = [guide for option in options for guide in re.findall(r"docs/[\w/]+\.md", option.comment)]
 
-    assert options
+    assert options or config == "tuner/auto"
     assert [option.key for option in options if not option.comment] == []
     assert [guide for guide in guides if not (CONF.parent / guide).exists()] == []
 

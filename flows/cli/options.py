@@ -1,7 +1,8 @@
 """Options of the commands with type, default and meaning, read from the lines of ``conf/``.
 
 A line reads ``key: value # type: meaning; default: words (docs/guides/page.md)``. The words say what ``null`` stands
-for. The words and the guide may be left out, and the type if the default has it.
+for. The words and the guide may be left out, and the type if the default has it. A line behind ``# `` is an option
+that the file leaves to its class. Only options that are set belong to the identity of a search.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 """Folder of the yaml files that come with Heirloom."""
 PAGES_OF_GROUPS = {"storage": ("storage/local",), "runner": ("runner/dask", "runner/ray", "runner/simulated")}
 """Pages with options of a session that a group adds; all storages have those of ``local``."""
-_TYPE = re.compile(r"((?:str|int|float|list|dict)(?: or (?:str|int|float|list|dict))*): (.*)")
-_LINE = re.compile(r"( *)(\w+):(?: (.+?))?(?: +# (.*))?")
+_TYPE = re.compile(r"((?:str|int|float|bool|list|dict)(?: or (?:str|int|float|bool|list|dict))*): (.*)")
+_LINE = re.compile(r"( *)(# )?([\w.]+):(?: (.+?))?(?: +# (.*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Option:
     key: str
     default: str
     comment: str
+    is_set: bool = True
+    """Whether the file sets it, not only its class."""
 
     @property
     def type(self) -> str:
@@ -52,17 +55,17 @@ def page_of(config: str) -> str:
 
 def options_of(config: str) -> Iterator[Option]:
     """Yields the options of ``conf/<config>.yaml``, those inside others too."""
-    group = config.rpartition("/")[0]
+    group = config.rpartition("/")[0].replace("/", ".")
     parent = ""
     for line in page_of(config).splitlines():
         found = _LINE.fullmatch(line)
-        if found is None or found[2] in ("defaults", "kind"):
+        if found is None or found[3] in ("defaults", "kind", "_target_") or (found[2] and not found[5]):
             continue
-        if found[3] is None:
-            parent = found[2]
+        if found[4] is None:
+            parent = found[3]
         else:
-            path = (group, parent if found[1] else "", found[2])
-            yield Option(".".join(filter(None, path)), found[3], found[4] or "")
+            path = (group, parent if found[1] else "", found[3])
+            yield Option(".".join(filter(None, path)), found[4], found[5] or "", is_set=not found[2])
 
 
 def keys_of(config: str) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Tables of options in ``docs/reference/options.md``, made from ``conf/``.
+"""Tables of options in ``docs/reference/``, made from ``conf/``.
 
     $ python -m tests.support.options_page
 
@@ -8,30 +8,36 @@ rewrites them.
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from pathlib import Path
 
-from flows.cli.options import Option, options_of
+from flows.cli.options import Option, options_of, page_of
 from flows.cli.settings.search import IDENTITY_KEYS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
-BLOCK = re.compile(r"(<!-- options: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
-"""A table, and the file of ``conf/`` whose options it shows."""
-COMMENT = re.compile(r"(?P<meaning>.*?)(?:; default: (?P<words>.*?))?(?: \(docs/(?P<guide>[\w/]+\.md)\))?")
-CODE = re.compile(r"[^\s,;()]*(?:[=_<]|:(?=\w)|://|\[)[^\s;()]*?(?=[,.:]?(?:[\s;()]|$))")
+PAGE, CHOICES = (Path(__file__).parents[2] / "docs" / "reference" / name for name in ("options.md", "choices.md"))
+"""The options of the commands, and those of the choices of some groups."""
+GROUPS = ("tuner", "problem", "stopper", "runner/cluster")
+"""The groups of ``CHOICES``."""
+BLOCK = re.compile(r"(<!-- options: (\S+(?: \S+)*) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+"""A table, and the files of ``conf/`` whose options it shows."""
+COMMENT = re.compile(r"(?P<meaning>.*?)(?:; default: (?P<words>.*?))?(?: \(docs/(?P<guide>[\w/]+\.md(?:#[\w-]+)?)\))?")
+CODE = re.compile(r"\{.*?\}|\[.*?\]|[^\s,;()]*?(?:[=_<]|:(?=\w)|://|\[)[^\s;()]*?(?=[,.:]?(?:[\s;()]|$))")
 """Keys, values and placeholders in a comment."""
+COMMAND = re.compile(r"(python -m flows\.search (?:'[^']*'|[^':]|:(?! ))+): (.*)")
+"""The comment at the start of a choice: the command that selects it, and its description."""
 WITH_DETERMINISTIC = ("slots", "threads")
 """Options that belong to the identity of a deterministic search only."""
 
 
-def row(option: Option, config: str) -> str:
-    """Returns the row of an option."""
+def row(option: Option, config: str, owners: str = "") -> str:
+    """Returns the row of an option, which may belong to some of a table's choices only."""
     found = COMMENT.fullmatch(option.meaning)
     assert found is not None
     default = "none" if option.default == "null" else f"`{option.default}`"
     if found["words"]:
         default = marked(found["words"])
     guide = f" ([guide](../{found['guide']}))" if found["guide"] else ""
-    cells = [f"`{option.key}`", option.type, default, marked(found["meaning"]) + guide]
+    cells = [f"`{option.key}`", option.type, default, owners + marked(found["meaning"]) + guide]
     return f"| {' | '.join([*cells, *([identity(option)] if config == 'search' else [])])} |"
 
 
@@ -55,10 +61,38 @@ def table(config: str) -> str:
     return "\n".join([f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|", *rows, ""])
 
 
+def of_choices(configs: list[str]) -> str:
+    """Returns the commands that select some choices of a group, and one table of their options."""
+    owners: dict[Option, list[str]] = {}
+    for config in configs:
+        for option in options_of(config):
+            owners.setdefault(option, []).append(f"`{config.rpartition('/')[2]}`")
+    only = {option: f"{', '.join(names)}: " if len(names) < len(configs) else "" for option, names in owners.items()}
+    rows = [row(option, configs[0], of) for option, of in only.items()]
+    heads = ["| option | type | default | meaning |", "| --- | --- | --- | --- |"] if rows else []
+    commands = [f"{'* ' if configs[1:] else ''}{described(config)}" for config in configs]
+    return "\n".join([*commands, "", *heads, *rows]).strip() + "\n"
+
+
+def described(config: str) -> str:
+    """Returns the command that selects a choice, and its description."""
+    lines = takewhile(lambda line: line.startswith("# "), page_of(config).splitlines())
+    found = COMMAND.fullmatch(" ".join(line.removeprefix("# ") for line in lines))
+    assert found is not None, config
+    return f"`{found[1]}`: {marked(found[2])}"
+
+
 def with_tables(page: str) -> str:
     """Returns the page with its tables made anew."""
-    return BLOCK.sub(lambda found: f"{found[1]}\n{table(found[2])}\n", page)
+
+    def made(found: re.Match[str]) -> str:
+        configs = found[2].split()
+        is_choice = configs[0].rpartition("/")[0] in GROUPS
+        return f"{found[1]}\n{of_choices(configs) if is_choice else table(configs[0])}\n"
+
+    return BLOCK.sub(made, page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    for path in (PAGE, CHOICES):
+        path.write_text(with_tables(path.read_text()))

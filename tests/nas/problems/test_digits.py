@@ -468,6 +468,6 @@ def test_yaml_holds_the_defaults() -> None:
     text = (Path(__file__).parents[3] / "conf/problem/digits.yaml").read_text()
     arguments = yaml.safe_load(text)
 
-    assert text.startswith("# python -m flows.search +tuner=evolution problem=digits\n")
+    assert text.startswith("# python -m flows.search +tuner=evolution problem=digits: ")
     assert arguments.pop("_target_") == "nas.problems.digits.DigitsProblem"
     assert arguments == {p.name: p.default for p in inspect.signature(DigitsProblem).parameters.values()}

@@ -145,6 +145,14 @@ def test_finals_repeat_the_options_of_searches() -> None:
     assert shown == ["name", "finalists", "more_epochs", "trial", "trust"]
 
 
+def test_variables_of_roots_are_on_the_page() -> None:
+    """The variables of the environment that ``conf/`` reads are in the reference."""
+    named = {name for path in CONF.rglob("*.yaml") for name in re.findall(r"HEIRLOOM_\w+", path.read_text())}
+
+    assert named
+    assert [name for name in named if f"`{name}`" not in PAGE.read_text()] == []
+
+
 @pytest.mark.parametrize("guide", ["budgets", "nfs"])
 def test_guides_repeat_the_defaults(guide: str) -> None:
     """A guide that explains an option of the page gives it the same default."""

@@ -230,13 +230,14 @@ class Engine:
 
     def _alone(self, session_run: SessionRun) -> None:
         """Runs the session in this process; does not wait for a trial that ignores a stop."""
-        executor = session_run.executor()
+        pool = session_run.pool()
+        executor = session_run.executor(pool)
         outcome = _Outcome(lambda: session_run.run(executor, flow_run=None, observe=session_run.progress.observe))
         with self._signals.posted_to(executor.post):
             outcome.start()
             self._wait(outcome, session_run.progress.say)
         executor.close()
-        self._may_hang = self._signals.signal is not None  # a trial's code may not have stopped
+        self._may_hang |= self._signals.signal is not None or not pool.is_idle  # a trial's code may not have stopped
         outcome.raise_error()
 
     def _prefect(self, session_run: SessionRun) -> None:

@@ -56,17 +56,17 @@ class SessionRun:
             log_dir=self.pipeline.log_dir,
         )
 
-    def executor(self) -> LocalExecutor | SimulatedExecutor:
+    def executor(self, pool: WorkerPool) -> LocalExecutor | SimulatedExecutor:
         """Returns an executor that runs trials without Prefect."""
         machine, prepared = self.context.machine, self.pipeline.prepared
         if machine.runner == "debug":
-            return LocalExecutor(self.pool())
+            return LocalExecutor(pool)
         return SimulatedExecutor(
             prepared.problem,
             self.context.records,
             slots=machine.slots,
             workers=machine.workers,
-            pool=self.pool(),
+            pool=pool,
             session=self.session,
             has_stopper=prepared.stopper is not None,
             jobs_request_trials=prepared.jobs.requests_trials,

@@ -121,11 +121,16 @@ class InProcessPool(WorkerPool):
             channel.stop_kind = "interrupt"
         for job in list(self._jobs.values()):
             job.answer(None)
-        is_idle = not self._channels and not self._n_calls and all(job.has_ended for job in self._jobs.values())
+        is_idle = self.is_idle and all(job.has_ended for job in self._jobs.values())
         if self._runtime is not None:
             self._runtime.leaves = True
         if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
             logger.warning("%s", raised)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no trial and no call runs; a job that waits for its next trial may."""
+        return not self._channels and not self._n_calls
 
     def _open_channel(self, trial: Trial, post: Callable[[Event], None]) -> ControllerChannel:
         """Returns the channel of an attempt, interrupted if the pool is closed."""

@@ -91,6 +91,11 @@ class WorkerPool(ABC):
     def close(self) -> None:
         """Frees resources. Attempts that still run are ended if possible."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no trial and no call runs in this process, where it can't be ended."""
+        return True
+
 
 def run_attempt(pool: WorkerPool, assignment: Assignment, post: Callable[[Event], None]) -> Event:
     """Runs an attempt and returns the event that ends it."""

@@ -99,6 +99,19 @@ def test_a_takeover_ends_the_older_driver(here: Path, api_url: str, is_suspended
 
 
 @pytest.mark.slow
+def test_a_takeover_ends_a_driver_whose_trial_ignores_it(here: Path) -> None:
+    """Without a signal, too, the older process does not wait for the trial's code, which takes 300 s."""
+    deaf = (*DEBUG, "budget.trials=1", "problem.seconds=300", "problem.fail=deaf")
+    with Command(here, *deaf) as older:
+        until(lambda: starts(here))
+        with Command(here, *deaf, "takeover=true"):
+            done = older.wait(90)
+
+    assert done.status == 1
+    assert "took the search over; 0 finished trials kept" in done.err.splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_a_killed_driver_is_replaced_at_once(here: Path) -> None:
     """After kill -9 of a driver on this host the same command takes over without waiting."""
     with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", forked=True) as first:

@@ -54,6 +54,7 @@ class FlowRun:
 
     def __init__(self, session_run: SessionRun, pool: WorkerPool, api_url: str, *, has_log: bool) -> None:
         self._run = session_run
+        self._pool = pool
         self._api_url = api_url
         self._has_log = has_log
         self._has_complete = False
@@ -128,7 +129,7 @@ class FlowRun:
 
         artifacts.say(f"session {self._run.session} of search {context.name} begins, in {context.records.files.url}")
         try:
-            self._run.run(self.executor, self.id, observe, begun=lambda: self._introduce(artifacts))
+            self._run.run(self.executor, self._pool, self.id, observe, begun=lambda: self._introduce(artifacts))
         except BaseException as error:
             artifacts.say(f"session {self._run.session} ended: {text_of(error)}", logging.ERROR)
             raise

@@ -232,7 +232,7 @@ class Engine:
         """Runs the session in this process; does not wait for a trial that ignores a stop."""
         pool = session_run.pool()
         executor = session_run.executor(pool)
-        outcome = _Outcome(lambda: session_run.run(executor, flow_run=None, observe=session_run.progress.observe))
+        outcome = _Outcome(lambda: session_run.run(executor, pool, None, session_run.progress.observe))
         with self._signals.posted_to(executor.post):
             outcome.start()
             self._wait(outcome, session_run.progress.say)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from flows.cli.settings.limits import Limits
 from flows.engine.context import SearchContext
 from nas.callbacks.base import Callback
+from nas.executors.event_queue import POLL_S
 from nas.executors.events import Event, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
@@ -106,12 +109,16 @@ class SessionRun:
     def run(
         self,
         executor: Executor,
+        pool: WorkerPool,
         flow_run: str | None,
         observe: Callable[[Event], None],
         *,
         begun: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes the lease of the search, calls ``begun`` and runs the pipeline."""
+        """Takes the lease of the search, calls ``begun`` and runs the pipeline.
+
+        The search stays busy while a trial that ignored its stop runs in this process, at most until the process ends.
+        """
         machine = self.context.machine
         lease = SearchLease(
             self.context.records,
@@ -136,4 +143,14 @@ class SessionRun:
                     callbacks=self.callbacks,
                 )
         finally:
-            lease.close()
+            if pool.is_idle:
+                lease.close()
+            else:
+                lease.mark_stopping()  # the end of the process is not the trial's fault
+                threading.Thread(target=_close_when_idle, args=(lease, pool), name="heirloom-end", daemon=True).start()
+
+
+def _close_when_idle(lease: SearchLease, pool: WorkerPool) -> None:
+    while not pool.is_idle:
+        time.sleep(POLL_S)
+    lease.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nas.search.lease import check_free
 from tests.support.commands import TIMED, Command, on_terminal, records, resume_line, run, trials, until
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -134,6 +135,24 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
     assert not trials(search)[0].is_finished
     assert "Traceback" not in done.err
     assert done.err.splitlines()[-1].endswith(f"Resume: python -m flows.search {' '.join(command)}")
+
+
+def test_a_search_stays_busy_while_its_trial_runs(here: Path, api_url: str) -> None:
+    """After one Ctrl-C, too, no command gets the search before the end of the process, which ends the trial."""
+    search = here / "heirloom" / "mine"
+    deaf = (*TIMED, "runner=threads", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
+    with Command(here, *deaf, PREFECT_API_URL=api_url) as driver:
+        until(lambda: n_started(search) >= 1, what="a trial")
+        driver.send(signal.SIGINT)
+        heartbeats = []
+        while driver.process.poll() is None:
+            heartbeats.append(records(search).read("sessions/0001.beat"))
+            time.sleep(0.1)
+        done = driver.wait()
+
+    assert done.status == 130
+    assert not any(heartbeat["ended"] for heartbeat in heartbeats if heartbeat)
+    check_free(records(search), timeout_s=0.0)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.2, 1.0, "server"], ids=str)

@@ -88,12 +88,16 @@ class Engine:
         os._exit(status)
 
     def prepare(self, runner: str) -> None:
-        """Checks the user's Prefect server, or starts a temporary one, once.
+        """Checks the user's Prefect server, once, or starts a temporary one that does not run.
 
         Raises:
             ServerError: the user's server does not answer, or no temporary server can start.
         """
-        if runner not in WITH_PREFECT or self._api_url is not None:
+        if runner not in WITH_PREFECT:
+            return
+        if self._server is not None:
+            self._server.start()
+        if self._api_url is not None:
             return
         from flows.engine.server import TemporaryServer, chosen_api_url, use_server
 

@@ -110,14 +110,17 @@ class TemporaryServer:
     def start(self) -> None:
         """Starts the server and returns at once; ``api_url`` is known from here on.
 
+        One that has ended starts again, with the same port and password.
+
         Raises:
             ConfigurationError: another process has the port.
             ServerError: its home or its log can't be written.
         """
-        if self._child is not None:
+        if self.is_running:
             return
+        self.stop()
         with socket.socket() as listener:  # the child inherits it, so no other process can take the port
-            _bind(listener, self._ui_port or 0)
+            _bind(listener, urlsplit(self.api_url).port or self._ui_port or 0)
             try:
                 _make_private_folder(self._home)
                 self.log_path.parent.mkdir(parents=True, exist_ok=True)

@@ -250,6 +250,19 @@ def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> No
     assert "best: trial" in done.out
 
 
+def test_the_next_job_of_a_multirun_replaces_a_killed_server(here: Path) -> None:
+    """After kill -9 of the temporary server during the first job, the second job has one, and completes."""
+    few = ("runner=threads", "slots=1", "budget.trials=1", "finalists=1", "problem.seconds=2", "seed=1,2")
+    with Command(here, "-m", *TIMED, *few) as c:
+        until(lambda: list(here.glob("heirloom/*/trials/*.start-*.json")), what="a trial")
+        os.kill(server_of(c), signal.SIGKILL)
+        done = c.wait()
+
+    assert done.status == 0, done.err
+    assert done.err.count("Prefect's temporary server has ended; all records are complete") == 1
+    assert done.out.count("best: trial") == 2
+
+
 @pytest.mark.parametrize("interrupts", [False, True], ids=["waits", "Ctrl-C"])
 def test_a_stopped_server_delays_the_end_for_seconds(here: Path, interrupts: bool) -> None:
     """If Prefect's temporary server hangs, the end waits for it 10 s at most, with a line; Ctrl-C ends the wait."""

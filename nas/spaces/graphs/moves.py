@@ -177,11 +177,13 @@ def _weighted(network: Network, rng: random.Random) -> list[Node]:
 def _places(network: Network, rng: random.Random) -> list[int]:
     """Returns the nodes after which layers can be inserted, in random order.
 
-    The input is one only if there is a single node. Near a limit of FLOPs little else would fit than narrow layers on
-    the input, which are slow and learn little.
+    The input is the last one, if no layer before the output has weights. Near a limit of FLOPs little else would fit
+    than narrow layers on the input, which are slow and learn little.
     """
-    ids = [node.id for node in network.nodes[:-1]] or [INPUT]
-    return rng.sample(ids, len(ids))
+    inner = network.nodes[:-1]
+    places = rng.sample([node.id for node in inner], len(inner))
+    weighted = Conv if len(network.input_shape) == 3 else Linear
+    return places if any(isinstance(node.layer, weighted) for node in inner) else [*places, INPUT]
 
 
 def _pairs(network: Network, rng: random.Random) -> Iterator[tuple[int, int]]:

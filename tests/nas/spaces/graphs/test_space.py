@@ -25,7 +25,7 @@ from nas.spaces.graphs.crossover import Crossing, bottlenecks, crossed
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.distance import edit_distance
 from nas.spaces.graphs.inserting import InsertConv
-from nas.spaces.graphs.layers import Activation, Linear
+from nas.spaces.graphs.layers import Activation, GlobalPool, Linear
 from nas.spaces.graphs.limits import Limits
 from nas.spaces.graphs.moves import draw_move
 from nas.spaces.graphs.network import INPUT, Network, Node
@@ -388,7 +388,7 @@ def test_a_key_is_of_the_network_and_the_parameters() -> None:
 
 
 def test_near_the_limit_no_layer_is_put_on_the_input() -> None:
-    """Other moves are drawn instead; a network of one layer is still deepened."""
+    """Other moves are drawn instead; a network without inner layers of weights still gets some."""
     start = plain_cnn((3, 32, 32), 10, widths=[16, 32], pool_after=[0])
     limits = Limits(flops=start.flops + 400_000)  # room for convolutions on the three channels of the image
     kinds = ("deepen", "residual", "narrow")
@@ -398,3 +398,5 @@ def test_near_the_limit_no_layer_is_put_on_the_input() -> None:
     assert all(moves)
     assert readers == {start.nodes[0].id}
     assert draw_move(mlp((4,), 2, widths=[]), ["deepen"], Limits(), random.Random(0)) is not None
+    pooled = Network((3, 32, 32), (Node(1, GlobalPool(), (INPUT,)), Node(2, Linear(10), (1,))))
+    assert draw_move(pooled, ["residual"], Limits(), random.Random(0)) is not None

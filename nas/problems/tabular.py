@@ -300,7 +300,11 @@ class TabularProblem(Problem):
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:
             raise ConfigurationError(f"problem.table={url}: needs pyarrow. Run pip install pyarrow") from error
-        except (ValueError, gzip.BadGzipFile, pd.errors.ParserWarning) as error:
+        except pd.errors.ParserWarning as error:
+            raise ConfigurationError(
+                f"problem.table={url}: must have a name in the header for each field of a row. Name each column."
+            ) from error
+        except (ValueError, gzip.BadGzipFile) as error:
             raise ConfigurationError(f"problem.table={url}: can't be read: {ends_of(text_of(error))}") from error
 
 

@@ -172,7 +172,7 @@ def test_missing_table_is_named(table: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-@pytest.mark.parametrize("content", ["", "a,b\n1,2\n3,4,5,6\n", "width,op,acc\n8,conv,0.5,1\n16,conv,0.6,1\n"])
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n3,4,5,6\n"])
 def test_unreadable_table_is_named(tmp_path: Path, kind: str, content: str) -> None:
     """An empty or uneven csv, and a file of another format, are refused by name."""
     if kind == "parquet":
@@ -180,6 +180,13 @@ def test_unreadable_table_is_named(tmp_path: Path, kind: str, content: str) -> N
     (tmp_path / f"t.{kind}").write_text(content)
     with pytest.raises(ConfigurationError, match=rf"problem\.table=\S+t\.{kind}: can't be read: \w"):
         assert make(str(tmp_path / f"t.{kind}")).space
+
+
+def test_fields_without_a_name_are_refused(tmp_path: Path) -> None:
+    """pandas would take the first column for names of rows, and shift the others."""
+    (tmp_path / "t.csv").write_text("width,op,acc\n8,conv,0.5,1\n16,conv,0.6,1\n")
+    with pytest.raises(ConfigurationError, match=r"t\.csv: must have a name in the header for each field of a row"):
+        assert make(str(tmp_path / "t.csv")).space
 
 
 def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:

@@ -56,8 +56,10 @@ class Growing:
 
         A retry counts only if it continues the present trial: a late one must not replace newer segments.
         """
-        if trial.retry_of is not None and self.trial is not None and trial.parents != (self.trial.number,):
-            return self
+        if trial.retry_of is not None and self.trial is not None:
+            continued = (self.trial.number,) if trial.parents else self.trial.parents  # none before the first segment
+            if trial.parents != continued:
+                return self
         step = _step_of(trial)
         score = trial.value(metric.name)
         if step is None or self.trial is None:

@@ -149,7 +149,7 @@ def test_a_failed_growth_counts_as_no_gain() -> None:
 
 
 def test_a_late_retry_replaces_no_newer_segment() -> None:
-    """A retry counts only if no other trial has replaced its parent since."""
+    """A retry counts if no other trial has replaced its parent, or no segment has begun."""
     begin = Proposal(point=SPACE.smallest(random.Random(0)))
     go_on = Proposal(point=begin.point, parents=(1,), derivation={"step": "continue"})
     trials = [finished(begin, 0, None), finished(begin, 1, 4.0), finished(go_on, 2, None)]
@@ -161,7 +161,7 @@ def test_a_late_retry_replaces_no_newer_segment() -> None:
         assert isinstance(proposal, Proposal)
         return proposal.parents
 
-    assert continued([*trials, segment]) == (9,)
+    assert continued([*trials[:2], first]) == continued([*trials, segment]) == (9,)
     assert continued([*newer, segment]) == continued([*newer, first]) == (3,)
 
 

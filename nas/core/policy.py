@@ -67,6 +67,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         policies, best, share = self.policies, self.best, self.share
+        if not isinstance(self.name, str):
+            raise ConfigurationError(f"stage {short_repr(self.name)}: name: must be a text")
         if isinstance(policies, str) or not isinstance(policies, Iterable):
             raise ConfigurationError(f"stage {self.name}: policies={policies!r}: must be a list of names")
         check_bool(f"stage {self.name}: warm", self.warm)
@@ -99,8 +101,11 @@ class PolicyPlan:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        if wrong := [stage for stage in self.stages if not isinstance(stage, Stage)]:
-            raise ConfigurationError(f"PolicyPlan: {short_repr(wrong[0])}: must be a nas.Stage. Write Stage(name=...)")
+        if not isinstance(self.stages, tuple | list) or not all(isinstance(stage, Stage) for stage in self.stages):
+            raise ConfigurationError(
+                f"PolicyPlan: {short_repr(self.stages)}: must hold nas.Stage objects. "
+                "Write PolicyPlan((Stage(name=...),))"
+            )
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"policy={names}: a plan must have at least one stage, and distinct names")

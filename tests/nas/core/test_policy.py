@@ -63,8 +63,11 @@ def test_a_plan_is_written_in_code() -> None:
     written: Any = {"policies": ["share_params", Policy.QUICK_EVAL]}
 
     assert Stage(name="a", **written) == Stage(name="a", policies=frozenset({Policy.SHARE_PARAMS, Policy.QUICK_EVAL}))
-    with pytest.raises(ConfigurationError, match=r"PolicyPlan: 'search': must be a nas\.Stage"):
-        PolicyPlan(("search",))  # type: ignore[arg-type]
+    for stages in (("search",), Stage(name="a"), None):
+        with pytest.raises(ConfigurationError, match=r"PolicyPlan: .*: must hold nas\.Stage objects"):
+            PolicyPlan(stages)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="stage 5: name: must be a text"):
+        Stage(name=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"stage a: policies='SHARE_PARAMS': must be a list"):
         Stage(name="a", policies="SHARE_PARAMS")  # type: ignore[arg-type]
 

@@ -153,7 +153,7 @@ class EnginePool(WorkerPool):
         self._tasks: dict[str, EngineTask] = {}
         self._jobs_without_worker: dict[int, Callable[[Event], None]] = {}
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
-        self._unfit: set[str] = set()
+        self._unfit: dict[str, bool] = {}  # whether its storage failed
         """Workers in a row that can't run trials. Each thread of one may say so."""
         self._id = secrets.token_hex(4)  # several drivers may use one engine
         self._n_submitted = 0
@@ -386,7 +386,7 @@ class EnginePool(WorkerPool):
 
     def _drop_unfit(self, key: str | None, worker: Any, message: WorkerUnfit) -> None:
         """Lets a worker go that can't run trials; too many of them end the search."""
-        self._unfit.add(str(worker))
+        self._unfit[str(worker)] = message.is_storage
         self._exclude(worker)
         if len(self._unfit) >= MAX_UNFIT or (not self._may_grow and not self._n_places):
             self._fail(self._unfit_error(worker, message))
@@ -400,7 +400,7 @@ class EnginePool(WorkerPool):
         if message.is_mistake:
             return ConfigurationError(f"worker {worker} can't run trials: {message.error}")
         text = f"{len(self._unfit)} workers in turn can't run trials; the last, {worker}: {message.error}"
-        return StorageError(text) if message.is_storage else SearchFailedError(text)
+        return StorageError(text) if all(self._unfit.values()) else SearchFailedError(text)
 
     # ---- what nobody tells
 

@@ -43,7 +43,7 @@ def check_blob_store(url: str, options: Mapping[str, object] | None = None) -> N
         ConfigurationError: the storage can't be used at all.
         StorageError: the storage fails.
     """
-    files = open_root(url, options, retry_s=0.05).subfolder(f"contract-{uuid4().hex[:12]}")
+    files = open_root(url, options, retry_s=0.2).subfolder(f"contract-{uuid4().hex[:12]}")
     try:
         files.check_reachable()
         files.check_writable()

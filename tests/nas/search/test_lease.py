@@ -163,7 +163,7 @@ class TestRecord:
         """The heartbeat counts up during the session; closing, also twice, marks it as ended."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         lease = SearchLease(in_memory)
-        until(lambda: (in_memory.read("sessions/0001.beat") or {})["count"] > 3)
+        until(lambda: (in_memory.read("sessions/0001.beat") or {})["count"] > 3, timeout_s=10)
         assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
         lease.close()
         lease.close()
@@ -215,7 +215,7 @@ class TestThisHost:
             holder.wait()
         began_s = time.monotonic()
 
-        until(lambda: HostProcess(**driver_of(records, 1)).is_gone())
+        until(lambda: HostProcess(**driver_of(records, 1)).is_gone(), timeout_s=10)
         lease = SearchLease(records)
         lease.close()
 
@@ -344,7 +344,7 @@ class TestTakeover:
         older = SearchLease(in_memory, on_takeover=told.append)
 
         def stop_when_told() -> None:
-            until(lambda: bool(told))
+            until(lambda: bool(told), timeout_s=10)
             time.sleep(0.2)  # a few more beats
             older.close()
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -71,6 +71,7 @@ def round_trip(files: BlobStore, tensors: dict[str, torch.Tensor]) -> dict[str, 
 
 
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), shape=LENGTHS)
+@settings(max_examples=200)
 def test_every_type_and_shape_comes_back(data: st.DataObject, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """A tensor of any type and shape (no dimension, no element) comes back to the bit."""
     size = torch.Size(shape).numel() * dtype.itemsize

@@ -380,7 +380,8 @@ class NniTuner(StatefulTuner):
                 data.append({"parameter": to_parameters(trial.point), "value": result, "id": CallRecord.of(trial).job})
         print(
             f"the tuner {self.class_name} is not reproducible: when asked again, it returned another configuration "
-            f"for parameter_id {ids_text(self._client.differing)}. The records are used; import_data receives them",
+            f"for parameter_id {ids_text(self._client.differing)}. The records are used; import_data, if it has one, "
+            "receives them",
             file=sys.stderr,
             flush=True,
         )

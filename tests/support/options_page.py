@@ -21,7 +21,9 @@ GROUPS = ("tuner", "problem", "stopper", "runner/cluster")
 BLOCK = re.compile(r"(<!-- options: (\S+(?: \S+)*) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 """A table, and the files of ``conf/`` whose options it shows."""
 COMMENT = re.compile(r"(?P<meaning>.*?)(?:; default: (?P<words>.*?))?(?: \(docs/(?P<guide>[\w/]+\.md(?:#[\w-]+)?)\))?")
-CODE = re.compile(r"\{.*?\}|\[.*?\]|[^\s,;()]*?(?:[=_<]|:(?=\w)|://|\[)[^\s;()]*?(?=[,.:]?(?:[\s;()]|$))")
+CODE = re.compile(
+    r"pip install [^\s)]+|\{.*?\}|\[.*?\]|[^\s,;()]*?(?:[=_<]|:(?=\w)|://|\[)[^\s;()]*?(?=[,.:]?(?:[\s;()]|$))"
+)
 """Keys, values and placeholders in a comment."""
 COMMAND = re.compile(r"(python -m flows\.search (?:'[^']*'|[^':]|:(?! ))+): (.*)")
 """The comment at the start of a choice: the command that selects it, and its description."""

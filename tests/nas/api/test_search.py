@@ -28,13 +28,11 @@ from nas import (
     Int,
     Metric,
     ParameterSpace,
-    PolicyPlan,
     Problem,
     Results,
     Retention,
     Search,
     Spec,
-    Stage,
     TrialRun,
     load,
     run_search,
@@ -407,11 +405,6 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
             r"seed=3\.0: .* Write 3$",
         ),
         (Counting, {}, r"the search can't be recorded: about\[.*: must be `str`, not `int`"),
-        (
-            replace(SEARCH, plan=PolicyPlan((Stage(name=cast("str", 5)),))),
-            {"tuner": None},
-            "be recorded: identity.policy",
-        ),
     ],
 )
 def test_mistakes(

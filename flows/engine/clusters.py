@@ -149,7 +149,7 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
     # Ctrl-C is the driver's: threads and processes of the cluster inherit the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
-        return _adapt(Spec(wishes.target, arguments).call(), wishes, n_workers)
+        return _client_of(Spec(wishes.target, arguments).call(), wishes, n_workers)
     except HeirloomError:
         raise
     except Exception as error:  # of any package that has a cluster
@@ -160,7 +160,7 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _adapt(cluster: Any, wishes: DaskCluster, n_workers: int) -> tuple[Client, BatchJobs | None]:
+def _client_of(cluster: Any, wishes: DaskCluster, n_workers: int) -> tuple[Client, BatchJobs | None]:
     """Lets a cluster grow and returns its client. Closes the cluster if that fails."""
     import dask.config
     from distributed import Client

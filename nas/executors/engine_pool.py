@@ -153,8 +153,11 @@ class EnginePool(WorkerPool):
         self._tasks: dict[str, EngineTask] = {}
         self._jobs_without_worker: dict[int, Callable[[Event], None]] = {}
         """Jobs that wait for an answer after their worker was lost, with their ``post``."""
-        self._unfit: dict[str, bool] = {}  # whether its storage failed
-        """Workers in a row that can't run trials. Each thread of one may say so."""
+        self._unfit: dict[str, bool] = {}
+        """Workers in a row that can't run trials, and whether their storage failed.
+
+        Each thread of one may say so.
+        """
         self._id = secrets.token_hex(4)  # several drivers may use one engine
         self._n_submitted = 0
         self._shown = (-1, "")

@@ -399,13 +399,18 @@ def log_records(data: bytes) -> Iterator[bytes]:
 
 
 def read_wandb(file: Path) -> dict[str, Any]:
-    """Returns the content of an offline run, by W&B's own messages."""
+    """Returns the content of an offline run, by W&B's own messages.
+
+    W&B's process writes the end of the file after ``finish`` has returned.
+    """
     from wandb.proto import wandb_internal_pb2
 
+    def records() -> list[Any]:
+        return [wandb_internal_pb2.Record.FromString(data) for data in log_records(file.read_bytes())]
+
+    assert eventually(lambda: any(record.HasField("exit") for record in records()))
     run: dict[str, Any] = {"history": [], "config": {}, "summary": {}}
-    for data in log_records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for record in records():
         match record.WhichOneof("record_type"):
             case "run":
                 run |= {"name": record.run.display_name, "group": record.run.run_group}

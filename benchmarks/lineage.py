@@ -21,7 +21,6 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.reference import Reference
 from nas.core.trial import Proposal, State, Trial
 from nas.inheritance.donors.index import DonorIndex
-from nas.inheritance.donors.similarity import common_layers
 from nas.storage.manifest import TensorEntry
 from nas.storage.open import open_root
 from nas.storage.record_format import FORMAT, encode_record
@@ -183,7 +182,6 @@ def main() -> None:
             write_trial(root / "search-0", finished(N_TRIALS + number, None, child(networks[0][0], rng), rng))
             busy.append(seconds(lambda s=signature: index.best_donor(s)))  # type: ignore[misc]
         opening = statistics.median(raw_opening_s(trials, 2 * N_SEARCHES) for _ in range(20))
-        everywhere = seconds(lambda: index.best_donor(signatures[0], measure=common_layers))
 
     n = N_SEARCHES * N_TRIALS
     print(f"result records: {statistics.median(sizes):.0f} bytes, at most {max(sizes)}")
@@ -194,7 +192,6 @@ def main() -> None:
         median, worst = 1000 * statistics.median(found), 1000 * max(found)
         limit = f"{1000 * opening:.2f} ms (raw opening)"
         print(f"| {what} among {n:,} | {median:.1f} ms, at worst {worst:.1f} | {limit} | under 50 ms |")
-    print(f"| by another measure, common_layers | {1000 * everywhere:.0f} ms | | |")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from blake3 import blake3
@@ -49,12 +48,10 @@ class Signature:
     Attributes:
         text: Six letters per layer or group, in order. Only this is in a record.
         lengths: Number of layers in each group.
-        sizes: Number of elements in each group.
     """
 
     text: str
     lengths: tuple[int, ...]
-    sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, network: torch.nn.Module | Mapping[str, TensorLike]) -> Signature:
@@ -68,31 +65,27 @@ class Signature:
             ConfigurationError: a shape is unknown, as in lazy layers.
         """
         state: Mapping[str, Any] = network if isinstance(network, Mapping) else network.state_dict()
-        layers: list[tuple[str, int]] = []
+        layers: list[str] = []
         try:
             tensors = {name: tensor for name, tensor in state.items() if hasattr(tensor, "dtype")}
             for _, names in groupby(tensors, key=lambda name: name.rpartition(".")[0]):
                 layer = [
                     (name, str(tensors[name].dtype).removeprefix("torch."), [*tensors[name].shape]) for name in names
                 ]
-                layers.append((json.dumps(layer), sum(prod(shape) for _, _, shape in layer)))
+                layers.append(json.dumps(layer))
         except RuntimeError as error:
             raise ConfigurationError(f"a shape is unknown ({error}). Run one batch through the model first.") from error
         return cls._of(layers)
 
     @classmethod
     def of_entries(cls, entries: Iterable[str]) -> Signature:
-        """Returns the signature of a point, whose entries count as layers of one element."""
-        return cls._of([(entry, 1) for entry in entries])
+        """Returns the signature of a point, whose entries count as layers."""
+        return cls._of(list(entries))
 
     @classmethod
-    def _of(cls, layers: Sequence[tuple[str, int]]) -> Signature:
+    def _of(cls, layers: Sequence[str]) -> Signature:
         groups = list(_groups(layers))
-        return cls(
-            "".join(_digest("\n".join(text for text, _ in group)) for group in groups),
-            tuple(len(group) for group in groups),
-            tuple(sum(size for _, size in group) for group in groups),
-        )
+        return cls("".join(_digest("\n".join(group)) for group in groups), tuple(len(group) for group in groups))
 
     @property
     def n_layers(self) -> int:
@@ -100,7 +93,7 @@ class Signature:
         return sum(self.lengths)
 
 
-def _groups(layers: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+def _groups(layers: Sequence[str]) -> Iterator[Sequence[str]]:
     begin = 0
     while begin < len(layers):
         doublings = (begin // _N_SINGLE).bit_length()

@@ -14,7 +14,6 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
 from nas.inheritance.donors.point_entries import PointEntries, architecture_entries
-from nas.inheritance.donors.similarity import Measure, common_prefix
 from nas.inheritance.donors.table import BestDonor, DonorTable, score_of
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
@@ -67,7 +66,7 @@ class DonorIndex:
             self._others[other] = _View(root, other)
         self._table = DonorTable(entries_of or partial(architecture_entries, space=self._own.space))
 
-    def best_donor(self, wanted: Signature | Point, *, measure: Measure = common_prefix) -> BestDonor | None:
+    def best_donor(self, wanted: Signature | Point) -> BestDonor | None:
         """Returns the checkpoint that shares the most, or None if none shares anything.
 
         All checkpoints that were committed before the call count. Of equals, the one with the best score wins, then the
@@ -76,15 +75,13 @@ class DonorIndex:
         Args:
             wanted: ``Signature.of(network)``, or a point. A point says less: the same point trained under DOWNSCALE is
                 another network.
-            measure: The measure of similarity. ``common_prefix`` needs no scan. Any other function is called once for
-                each different network (``common_layers``: some seconds for 100,000).
 
         Raises:
             CorruptError: a record can't be read.
         """
         while True:
             self._refresh()
-            found = self._table.best(wanted, measure)
+            found = self._table.best(wanted)
             if found is None:
                 return None
             shared, (name, number) = found

@@ -9,7 +9,6 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Trial
 from nas.inheritance.donors.point_entries import PointEntries, architecture_entries
-from nas.inheritance.donors.similarity import Measure, common_prefix
 from nas.inheritance.donors.table import BestDonor, DonorTable, score_of
 from nas.spaces.space import Space
 from nas.storage.signature import Signature
@@ -40,15 +39,12 @@ class LineageDonors:
         self._table = DonorTable(self._entries_of)
         self._known: list[Trial] = []
 
-    def best_donor(
-        self, lineage: Lineage, wanted: Signature | Point, *, measure: Measure = common_prefix
-    ) -> BestDonor | None:
+    def best_donor(self, lineage: Lineage, wanted: Signature | Point) -> BestDonor | None:
         """Returns the trial with weights that shares the most, or None if none shares anything.
 
         Args:
             lineage: The tuner's lineage.
             wanted: A point, or the signature of a network.
-            measure: How much two networks or points share.
         """
         finished = list(lineage.finished)
         n_known = len(self._known)
@@ -57,7 +53,7 @@ class LineageDonors:
         for trial in finished[n_known:]:
             self._table.add(trial, (score_of(trial, self._metric), 0.0, ("", trial.number)))
         self._known = finished
-        found = self._table.best(wanted, measure)
+        found = self._table.best(wanted)
         if found is None:
             return None
         shared, (_, number) = found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -14,7 +13,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.trial import Donor, State, Trial
 from nas.inheritance.donors.point_entries import PointEntries
-from nas.inheritance.donors.similarity import Measure, common_prefix, n_common_digests
+from nas.inheritance.donors.similarity import common_prefix, n_common_digests
 from nas.storage.signature import Signature
 
 Key: TypeAlias = tuple[str, int]
@@ -31,12 +30,12 @@ class BestDonor:
     Attributes:
         donor: Its name in a proposal: ``Proposal(point=point, donors=(found.donor,))``.
         trial: The trial.
-        shared: The result of the measure; by default the number of equal layers (of points: entries) from the first on.
+        shared: The number of equal layers (of points: entries) from the first on.
     """
 
     donor: Donor
     trial: Trial
-    shared: float
+    shared: int
 
 
 class DonorTable:
@@ -68,12 +67,12 @@ class DonorTable:
         self._networks.remove(keys)
         self._points.remove(keys)
 
-    def best(self, wanted: Signature | Point, measure: Measure) -> tuple[float, Key] | None:
-        """Returns the measure and key of the best trial, or None if none shares anything."""
+    def best(self, wanted: Signature | Point) -> tuple[int, Key] | None:
+        """Returns the number of shared layers and the best trial's key, or None."""
         if isinstance(wanted, Signature):
-            return self._networks.best(wanted, measure)
+            return self._networks.best(wanted)
         self._add_points()
-        return self._points.best(Signature.of_entries(self._entries_of(wanted)), measure)
+        return self._points.best(Signature.of_entries(self._entries_of(wanted)))
 
     def _add_points(self) -> None:
         for point, rank in self._unread_points:
@@ -106,10 +105,18 @@ class _PrefixTable:
         self._sort_in()
         self._rows = [row for row in self._rows if row[1][2] not in keys]
 
-    def best(self, wanted: Signature, measure: Measure) -> tuple[float, Key] | None:
+    def best(self, wanted: Signature) -> tuple[int, Key] | None:
         self._sort_in()
-        shared, rank = self._longest_prefix(wanted) if measure is common_prefix else self._greatest(wanted, measure)
-        return None if rank is None else (shared, rank[2])
+        at = bisect_left(self._rows, (wanted.text,))
+        neighbors = self._rows[max(at - 1, 0) : at + 1]
+        n = max((n_common_digests(wanted.text, text) for text, _ in neighbors), default=0)
+        if n == 0:
+            return None
+        prefix = wanted.text[: n * LETTERS]
+        low = bisect_left(self._rows, (prefix,))
+        high = bisect_left(self._rows, (prefix + "~",), low)  # "~" sorts after every letter of a digest
+        _, _, key = max(map(itemgetter(1), self._rows[low:high]))
+        return common_prefix(wanted, prefix), key
 
     def _sort_in(self) -> None:
         if _SORT_ALL_BELOW * len(self._new) > len(self._rows):
@@ -119,20 +126,3 @@ class _PrefixTable:
             for row in self._new:
                 insort(self._rows, row)
         self._new.clear()
-
-    def _longest_prefix(self, wanted: Signature) -> tuple[float, Rank | None]:
-        at = bisect_left(self._rows, (wanted.text,))
-        neighbors = self._rows[max(at - 1, 0) : at + 1]
-        n = max((n_common_digests(wanted.text, text) for text, _ in neighbors), default=0)
-        if n == 0:
-            return 0.0, None
-        prefix = wanted.text[: n * LETTERS]
-        low = bisect_left(self._rows, (prefix,))
-        high = bisect_left(self._rows, (prefix + "~",), low)  # "~" sorts after every letter of a digest
-        return common_prefix(wanted, prefix), max(map(itemgetter(1), self._rows[low:high]))
-
-    def _greatest(self, wanted: Signature, measure: Measure) -> tuple[float, Rank | None]:
-        networks = groupby(self._rows, key=itemgetter(0))  # measured once each; the best of its trials counts
-        measured = ((measure(wanted, text), max(rows)[1]) for text, rows in networks)
-        best: tuple[float, Rank | None] = max(measured, default=(0.0, None))
-        return best if best[0] > 0 else (0.0, None)

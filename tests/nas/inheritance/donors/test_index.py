@@ -23,7 +23,6 @@ from nas.core.errors import CorruptError, SearchNotFoundError
 from nas.core.spec import Spec
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.index import DonorIndex
-from nas.inheritance.donors.similarity import common_layers
 from nas.search.definition import Search
 from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
@@ -54,8 +53,8 @@ def memory() -> BlobStore:
     return open_root(f"memory://donors/{uuid4().hex}", retry_s=0)
 
 
-def donor_of(index: DonorIndex, *widths: int, **how: Any) -> int | str | None:
-    found = index.best_donor(Signature.of(chain(*widths)), **how)
+def donor_of(index: DonorIndex, *widths: int) -> int | str | None:
+    found = index.best_donor(Signature.of(chain(*widths)))
     return None if found is None else found.donor
 
 
@@ -97,7 +96,7 @@ def test_answer_names_the_trial(root: BlobStore) -> None:
 
     found = DonorIndex(root, "search").best_donor(Signature.of(chain(4, 8, 4)))
     assert found is not None
-    assert (found.donor, found.shared) == (1, 2.0)
+    assert (found.donor, found.shared) == (1, 2)
     assert found.trial == records.finished_trial(1)
     assert found.trial.checkpoint is not None
 
@@ -130,7 +129,7 @@ def test_point_is_compared_in_the_order_of_the_space(root: BlobStore) -> None:
 
     found = DonorIndex(root, "search").best_donor({"a": 1, "b": 1, "lr": 0.5})
     assert found is not None
-    assert (found.donor, found.shared) == (1, 1.0)
+    assert (found.donor, found.shared) == (1, 1)
 
 
 def test_trial_without_tensors_is_found_by_its_point(root: BlobStore) -> None:
@@ -171,16 +170,16 @@ def test_deleted_weights_count_for_the_first_point(root: BlobStore) -> None:
 
 
 def test_weights_deleted_during_a_query_are_seen(root: BlobStore) -> None:
-    """Weights deleted during a query (here by the measure) are seen before its answer."""
-    records, index = begin(root, "search"), DonorIndex(root, "search")
-    publish(records, *(offer(n, chain(4), score=n / 10) for n in range(3)))
+    """Weights deleted during a query (here as it reads the points) are seen before its answer."""
+    records = begin(root, "search")
+    publish(records, *(offer(n, chain(4), point={"b": 1}, score=n / 10) for n in range(3)))
 
-    def sweeping(wanted: Signature, offered: str) -> float:
+    def deleting(point: Any) -> list[str]:
         if 2 not in records.weights_deleted():
             records.publish_collection({"trials": {"2": "for the test"}})
-        return 1.0
+        return [str(point)]
 
-    assert donor_of(index, 4, measure=sweeping) == 1
+    assert DonorIndex(root, "search", entries_of=deleting).best_donor({"b": 1}).donor == 1
 
 
 def test_record_that_could_not_be_read_is_not_skipped(tmp_path: Path) -> None:
@@ -199,15 +198,6 @@ def test_record_that_could_not_be_read_is_not_skipped(tmp_path: Path) -> None:
             donor_of(index, 4)
     torn.write_bytes(whole)
     assert donor_of(index, 4) == 1
-
-
-def test_measure_can_be_chosen(root: BlobStore) -> None:
-    """By common layers the donor with the most shared elements wins, at any place."""
-    publish(begin(root, "search"), offer(0, chain(8, 4, 4, 4, 4)), offer(1, chain(4, 8)))
-    index = DonorIndex(root, "search")
-
-    assert donor_of(index, 4, 4, 4, 4, 4) == 1
-    assert donor_of(index, 4, 4, 4, 4, 4, measure=common_layers) == 0
 
 
 class TestOtherSearches:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +11,6 @@ from nas.core.lineage import Lineage, LineageLog
 from nas.core.metric import Metric
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.lineage_donors import LineageDonors
-from nas.inheritance.donors.similarity import common_layers
 from nas.spaces.parameters.space import Choice, Float, ParameterSpace
 from nas.storage.signature import Signature
 from tests.support.donor_networks import Network, best_of, chain, offer
@@ -108,19 +106,6 @@ def test_entries_of_a_point_can_be_chosen() -> None:
     found = backwards.best_donor(Lineage.of(trials), {"a": 1, "b": 1})
     assert found is not None
     assert found.donor == 1
-
-
-def test_measure_can_be_chosen() -> None:
-    """By common layers a donor with another first layer wins; by the prefix the other one does."""
-    lineage = Lineage.of([offer(0, chain(8, 4, 4, 4, 4)), offer(1, chain(4, 8))])
-    wanted = Signature.of(chain(4, 4, 4, 4, 4))
-
-    prefix, anywhere = (donors().best_donor(lineage, wanted, **how) for how in ({}, {"measure": common_layers}))
-    assert prefix is not None
-    assert anywhere is not None
-    assert (prefix.donor, prefix.shared) == (1, 1)
-    assert (anywhere.donor, anywhere.shared) == (0, pytest.approx(60 / 96))
-    assert donors().best_donor(lineage, wanted, measure=lambda wanted, offered: 0.0) is None
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:

@@ -12,6 +12,7 @@ from nas.core.point import point_key
 from nas.core.policy import Stage
 from nas.core.supernet import is_no_epoch
 from nas.core.trial import State, Trial
+from nas.search.admission import not_repeated
 from nas.views.finals_line import better_trial
 from nas.views.formatting import count, last_line
 
@@ -36,7 +37,7 @@ def next_commands(
         more: Further overrides that ``flows.final`` needs.
     """
     report = f"{command('report')} {as_shell(where)}"
-    failed = open_failures(lineage)
+    failed = not_repeated(lineage)
     lines = [f"{report} trial={failed[-1].number}"] if failed else []
     lines.append(f"{report} format=html")
     if winner is not None:
@@ -53,20 +54,13 @@ def next_commands(
 
 def failed_lines(lineage: Lineage) -> list[str]:
     """Returns a line about FAILED trials with the error of the last, if there are any."""
-    failed = open_failures(lineage)
+    failed = not_repeated(lineage)
     if not failed:
         return []
     error = last_line(failed[-1].error)
     return [
         f"failed: {count(len(failed), 'trial')}; the last, trial {failed[-1].number}{f': {error}' if error else ''}"
     ]
-
-
-def open_failures(lineage: Lineage) -> list[Trial]:
-    """Returns the FAILED trials that were not repeated, by number."""
-    repeated = {trial.retry_of for trial in lineage}
-    failed = (trial for trial in lineage if trial.state == State.FAILED and trial.number not in repeated)
-    return sorted(failed, key=lambda trial: trial.number)
 
 
 def _n_finals(lineage: Lineage, final: Stage) -> int:

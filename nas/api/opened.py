@@ -14,6 +14,7 @@ from nas.core.names import check_new_name
 from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import check_int
+from nas.search.admission import not_repeated
 from nas.search.definition import PreparedSearch, Search, read_code, read_retry
 from nas.search.identity import claim_identity
 from nas.search.imported_weights import import_weights
@@ -142,7 +143,7 @@ def open_pipeline(
     if is_new:
         files.check_writable()
     claim_identity(records, prepared)
-    retries = retries_failed and bool(pipeline.failed())
+    retries = retries_failed and bool(not_repeated(records.load()[0]))
     end = None if retries else pipeline.ended_by()
     is_finished = end is not None
     code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)

@@ -11,7 +11,8 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, PointError, SearchFailedError
 from nas.core.point import is_json
 from nas.core.policy import Policy, Stage
-from nas.core.trial import DONOR_RULES, Proposal, Trial
+from nas.core.supernet import epoch_of, is_epoch
+from nas.core.trial import DONOR_RULES, Proposal, State, Trial
 from nas.core.validation import path_in_errors, short_repr
 from nas.spaces.space import Space
 from nas.storage.records import Records
@@ -145,6 +146,18 @@ def go_on(parent: Trial, stage: Stage, n_epochs: int, trials: Sequence[Trial], s
     trial = _new_trial(proposal, stage, parent.index, trials, seed)
     seed = trial_seed(seed, f"{stage.name}/more_epochs", number)
     return replace(trial, policies=policies, seed=seed, more_epochs=n_epochs)
+
+
+def not_repeated(trials: Iterable[Trial]) -> list[Trial]:
+    """Returns the FAILED trials that were not repeated yet, by number.
+
+    A supernet epoch that the tuner proposed again was repeated.
+    """
+    in_order = sorted(trials, key=lambda trial: trial.number)
+    repeated = {trial.retry_of for trial in in_order}
+    newest = {epoch_of(trial.point): trial.number for trial in in_order if is_epoch(trial)}
+    failed = [trial for trial in in_order if trial.state == State.FAILED and trial.number not in repeated]
+    return [trial for trial in failed if newest.get(epoch_of(trial.point), trial.number) == trial.number]
 
 
 def repeat(failed: Trial, trials: Sequence[Trial]) -> Trial:

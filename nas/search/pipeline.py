@@ -18,7 +18,6 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.ranking import Export, Ranking
 from nas.core.redaction import public_line, remove_passwords
-from nas.core.supernet import epoch_of, is_epoch
 from nas.core.tracebacks import text_of
 from nas.core.trial import State, Trial
 from nas.core.validation import check_choice, check_int
@@ -27,6 +26,7 @@ from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.inheritance.donors.other_searches import donors_for_other_searches, other_search_checkpoint
+from nas.search.admission import not_repeated
 from nas.search.budget.planner import Bound, StagePlanner, Usage
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
@@ -210,20 +210,6 @@ class SearchPipeline:
                 "Run the command `search` with code=changed and a larger budget first"
             )
 
-    def failed(self, trials: Sequence[Trial] | None = None) -> list[Trial]:
-        """Returns the FAILED trials that were not repeated yet.
-
-        A supernet epoch that the tuner proposed again was repeated.
-
-        Args:
-            trials: All trials; None: they are read.
-        """
-        trials = self.records.load()[0] if trials is None else trials
-        repeated = {trial.retry_of for trial in trials}
-        newest = {epoch_of(trial.point): trial.number for trial in trials if is_epoch(trial)}
-        failed = [t for t in trials if t.state == State.FAILED and t.number not in repeated]
-        return [trial for trial in failed if newest.get(epoch_of(trial.point), trial.number) == trial.number]
-
     def _finalists_left(self, trials: Sequence[Trial], planner: StagePlanner, spent: Usage) -> dict[str, list[Trial]]:
         """Returns the finalists to retrain, by later stage."""
 
@@ -395,7 +381,7 @@ class SearchPipeline:
         self._trials = controller.trials
         try:
             if retries:
-                controller.retry(self.failed(trials))
+                controller.retry(not_repeated(trials))
             self._run_stages(controller, executor, planner, only_finals)
         except KeyboardInterrupt:  # commands post StopRequested
             lease.mark_stopping()

@@ -10,6 +10,7 @@ from flows.views.summary import end_by_tuner, failure_of, print_summary
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
+from nas.core.supernet import EPOCH
 from nas.core.trial import Proposal, Reason, State
 from nas.search.pipeline import Summary
 from tests.support.sample_searches import trial
@@ -37,6 +38,18 @@ def test_a_shortened_winner_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(summary, [Metric("accuracy")], "heirloom", final=Stage(name="final", policies=frozenset()))
 
     assert "trained for 10% of its epochs: raise budget.hours, or go on with more_epochs=N" in capsys.readouterr().out
+
+
+def test_a_supernet_epoch_proposed_again_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary leaves out a failed epoch that its tuner proposed again, as ``retry=failed`` does."""
+    failed = trial(0, point={EPOCH: 0}, state=State.FAILED, reason=Reason.EXCEPTION, error="ValueError: no")
+    lineage = Lineage.of([failed, trial(1, point={EPOCH: 0}, score=0.5)])
+    print_summary(Summary("name", "url", lineage, None, {}, None), [Metric("accuracy")], "heirloom")
+    shown = capsys.readouterr().out
+
+    assert "1 FAILED" in shown
+    assert "failed:" not in shown
+    assert "trial=0" not in shown
 
 
 @pytest.mark.parametrize(("n_rechecked", "best", "n_finalists"), [(3, None, [2]), (1, None, []), (3, 2, [])])

@@ -34,16 +34,15 @@ def main() -> int:
 def export(invocation: Invocation) -> int:
     """Copies the export; only reads the storage."""
     from flows.cli.settings.root import reach_stored_root, read_root
-    from flows.views.searches import find_search
+    from flows.views.searches import find_search, read_name
     from nas.storage.records import Records
 
-    values = invocation.values
-    for key, example in (("name", "name=last for the newest search"), ("out", "out=DIR, a folder to make")):
-        if values[key] is None:
-            raise ConfigurationError(f"no {key}: add {example}")
+    values, name = invocation.values, read_name(invocation.values)
+    if values["out"] is None:
+        raise ConfigurationError("no out: add out=DIR, a folder to make")
     root = reach_stored_root(values)
     target = _new_folder(str(values["out"]), root)
-    records = Records(find_search(root, str(values["name"]), time.time(), complain))
+    records = Records(find_search(root, name, time.time(), complain))
     best = _exported(records, read_root(values)[0])
     files = _named_files(best)
     with _becomes(target) as folder:

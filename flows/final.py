@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import Invocation, run_command
 from flows.cli.output import complain
-from flows.cli.program import command
 
 if TYPE_CHECKING:
     from flows.cli.settings.machine import Machine
@@ -33,7 +32,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import check_deterministic, read_machine
     from flows.cli.settings.root import reach_root, read_retention
-    from flows.views.searches import find_search
+    from flows.views.searches import find_search, read_name
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
@@ -41,9 +40,8 @@ def final(invocation: Invocation, engine: Engine) -> int:
     from nas.storage.records import Records
 
     callbacks, log_dir = read_callbacks(invocation.values), read_log_dir(invocation.values)
-    if invocation.values["name"] is None:
-        raise ConfigurationError(f"no name: add name=N; `{command('report')}` lists the searches")
-    files = find_search(reach_root(invocation.values), str(invocation.values["name"]), time.time(), complain)
+    name = read_name(invocation.values)
+    files = find_search(reach_root(invocation.values), name, time.time(), complain)
     name = files.name
     machine = read_machine(invocation.values)
     identity = (Records(files).header() or {})["identity"]

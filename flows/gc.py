@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show, show_line, tell
-from flows.cli.program import command
-from nas.core.errors import ConfigurationError, HeirloomError, SearchBusyError
+from nas.core.errors import HeirloomError, SearchBusyError
 from nas.core.validation import check_bool, check_int
 
 if TYPE_CHECKING:
@@ -201,21 +200,19 @@ def read_collection(invocation: Invocation) -> Collection:
         ConfigurationError: no name, no such search, or an invalid value.
     """
     from flows.cli.settings.root import reach_stored_root, read_retention
-    from flows.views.searches import find_search
+    from flows.views.searches import find_search, read_name
     from nas.core.policy import PolicyPlan
     from nas.storage.records import Records
     from nas.storage.sessions import last_export
     from nas.views.snapshot import read_header
 
-    values = invocation.values
-    if values["name"] is None:
-        raise ConfigurationError(f"no name: add name=N, or name=last. `{command('report')}` lists the searches.")
+    values, name = invocation.values, read_name(invocation.values)
     retention, n_finalists = read_retention(values), values["finalists"]
     if n_finalists is not None:
         check_int("finalists", n_finalists, 1)
     root = reach_stored_root(values)
-    records = Records(find_search(root, str(values["name"]), time.time(), complain))
-    header = read_header(records, str(values["name"]))
+    records = Records(find_search(root, name, time.time(), complain))
+    header = read_header(records, name)
     return Collection(
         records=records,
         retention=retention,

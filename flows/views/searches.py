@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.program import command
-from nas.core.errors import HeirloomError, SearchNotFoundError
+from nas.core.errors import ConfigurationError, HeirloomError, SearchNotFoundError
 from nas.core.names import LAST
 from nas.core.trial import State
 from nas.core.validation import near_names
@@ -19,6 +19,17 @@ from nas.views.trial_summary import SHARED
 if TYPE_CHECKING:
     from nas.core.trial import Trial
     from nas.storage.blobs import BlobStore
+
+
+def read_name(values: Mapping[str, Any]) -> str:
+    """Returns the option ``name`` of a command that needs a search.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if values["name"] is None:
+        raise ConfigurationError(f"no name: add name=N, or name=last. `{command('report')}` lists the searches.")
+    return str(values["name"])
 
 
 def find_search(root: BlobStore, name: str, now: float, warn: Warn) -> BlobStore:

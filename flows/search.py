@@ -30,7 +30,7 @@ def main() -> int:
 
 def search(invocation: Invocation, engine: Engine) -> int:
     """Composes a search from the configuration and runs its remaining work."""
-    from flows.cli.settings.limits import read_budget, read_export
+    from flows.cli.settings.limits import read_budget, read_limits
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
@@ -58,16 +58,16 @@ def search(invocation: Invocation, engine: Engine) -> int:
     check_new_name(name)
     context = engine.open(invocation, machine, name)
     retention = read_retention(invocation.values)
-    finalists = invocation.values["finalists"]
+    limits = read_limits(invocation.values)
     pipeline = SearchPipeline(
         prepared,
         context.records,
         budget,
-        finalists=finalists,
+        finalists=limits.finalists,
         retention=retention,
         gpus_per_trial=machine.gpus_per_trial,
         threads_help=machine.runner == "processes" and machine.device == "cpu",
-        export=read_export(invocation.values),
+        export=limits.export,
         log_dir=log_dir,
     )
     import_weights(context.records, definition.init)

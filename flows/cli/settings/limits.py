@@ -37,9 +37,10 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     Raises:
         ConfigurationError: a limit is invalid.
     """
+    export = values.get("export")
     return Limits(
         finalists=check_int("finalists", values["finalists"], 1),
-        export=read_export(values),
+        export=None if export is None else cast("Export", check_choice("export", export, get_args(Export))),
         max_attempts=check_int("max_attempts", values["max_attempts"], 1),
         max_failures=None if (most := values["max_failures"]) is None else check_int("max_failures", most, 1),
         resume_every_s=float(check_number("resume_every_s", values["resume_every_s"], 0)),
@@ -47,16 +48,6 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
         code_may_change=read_code(values["code"]),
         retries_failed=read_retry(values.get("retry"), deterministic=values.get("deterministic") is True),
     )
-
-
-def read_export(values: Mapping[str, Any]) -> Export | None:
-    """Returns the option ``export``; None keeps that of the last session.
-
-    Raises:
-        ConfigurationError: it is neither ``final`` nor ``best``.
-    """
-    value = values.get("export")
-    return None if value is None else cast("Export", check_choice("export", value, get_args(Export)))
 
 
 def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> Budget:

@@ -30,12 +30,13 @@ def final(invocation: Invocation, engine: Engine) -> int:
     """Trains missing finalists, or one trial further, tests them and exports a better winner."""
     from flows.cli.settings.limits import read_limits
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
-    from flows.cli.settings.machine import check_deterministic, read_machine
+    from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import reach_root, read_retention
     from flows.views.searches import find_search, read_name
     from nas.core.budget import Budget
     from nas.core.errors import ConfigurationError
     from nas.core.policy import PolicyPlan
+    from nas.search.definition import check_random_state
     from nas.search.pipeline import SearchPipeline
     from nas.storage.records import Records
 
@@ -47,7 +48,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
     identity = (Records(files).header() or {})["identity"]
     if identity["deterministic"]:  # results depend on slots and threads
         machine = replace(machine, slots=identity["slots"], n_threads=identity["n_threads"])
-    check_deterministic(identity["deterministic"], machine)
+    check_random_state(machine.runner, machine.slots, deterministic=identity["deterministic"])
     more_epochs = read_more_epochs(invocation.values)
     if more_epochs is None and PolicyPlan.from_stages(identity["policy"]).final is None:
         raise ConfigurationError(

@@ -19,7 +19,7 @@ from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import check_choice
 from nas.executors.events import Event, Notice
-from nas.search.definition import PreparedSearch, Search
+from nas.search.definition import PreparedSearch, Search, check_random_state
 from nas.search.pipeline import SearchPipeline
 from nas.search.session import Runner, run_session
 from nas.storage.blobs import BlobStore
@@ -125,11 +125,7 @@ def _runner_of(runner: str | None, search: Search) -> Runner:
     check_choice("runner", found, get_args(Runner))
     if found == "debug" and search.slots != 1:
         raise ConfigurationError(f"slots={search.slots}: must be 1 with runner=debug. Choose threads or processes")
-    if found == "threads" and search.slots != 1 and search.deterministic:
-        raise ConfigurationError(
-            f"slots={search.slots}: must be 1 with deterministic=true and runner=threads, since threads share torch's "
-            "random state. Choose processes"
-        )
+    check_random_state(found, search.slots, deterministic=search.deterministic)
     return found  # type: ignore[no-any-return]
 
 

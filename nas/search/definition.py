@@ -97,6 +97,20 @@ class Search:
             path = f"{kind.__module__}.{kind.__name__}"
             raise ConfigurationError(f"{name}={short_repr(value)}: must be a {path}. Write {name}={example}")
 
+    def check_budget(self, budget: Budget) -> None:
+        """Checks that a budget fits a deterministic search.
+
+        Raises:
+            ConfigurationError: measured time, or the jobs of other slots, would decide.
+        """
+        for name in ("hours", "gpu_hours", "jobs") if self.deterministic else ():
+            if getattr(budget, name) is not None:
+                why = "each slot has its own jobs" if name == "jobs" else "measured time decides"
+                raise ConfigurationError(
+                    f"budget.{name} does not go with deterministic=true: {why}. "
+                    f"Set budget.trials and budget.{name}=null."
+                )
+
     def build(self, *, is_loop: bool = False) -> PreparedSearch:
         """Returns the search with its parts built, and its identity.
 
@@ -312,6 +326,19 @@ def read_retry(retry: object, *, deterministic: bool) -> bool:
     if retry is not None and deterministic:
         raise ConfigurationError("retry=failed: must not be given with deterministic=true. Start another search")
     return retry is not None
+
+
+def check_random_state(runner: str, slots: int, *, deterministic: bool) -> None:
+    """Checks that the slots of a deterministic search do not share torch's random state.
+
+    Raises:
+        ConfigurationError: they are threads of one process.
+    """
+    if deterministic and runner == "threads" and slots > 1:
+        raise ConfigurationError(
+            f"deterministic=true with runner=threads needs slots=1, not {slots}: threads share torch's random state. "
+            "Choose runner=processes"
+        )
 
 
 def read_code(code: object) -> bool:

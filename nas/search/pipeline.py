@@ -123,12 +123,7 @@ class SearchPipeline:
             raise ConfigurationError(f"retention={retention!r:.100}: must be a nas.Retention. Pass Retention(keep=...)")
         if not isinstance(log_dir, str | os.PathLike):
             raise ConfigurationError(f"log_dir={log_dir!r:.100}: must be a folder, as text.")
-        if prepared.search.deterministic and budget.is_timed:
-            raise ConfigurationError(
-                "budget.hours and budget.gpu_hours must be unset with deterministic=true: they depend on measured time"
-            )
-        if prepared.search.deterministic and budget.jobs is not None:
-            raise ConfigurationError("budget.jobs must be unset with deterministic=true: each slot has its own jobs")
+        prepared.search.check_budget(budget)
         if log_dir != LOG_DIR:  # the default may be the root of a search without loggers
             _check_log_dir(log_dir, records)
         self.prepared = prepared

@@ -57,15 +57,10 @@ def read_budget(values: Mapping[str, Any], search: Search, machine: Machine) -> 
         ConfigurationError: it conflicts with ``deterministic``, counts GPU-hours without a GPU, or is too short.
     """
     budget = Budget(**values["budget"])
-    timed = [name for name in ("hours", "gpu_hours") if getattr(budget, name) is not None]
-    if search.deterministic and timed:
-        raise ConfigurationError(
-            f"budget.{timed[0]} does not go with deterministic=true: measured time decides. "
-            f"Set budget.trials and budget.{timed[0]}=null."
-        )
-    for name in timed:
-        hours: float = getattr(budget, name)
-        if 3600 * hours < LEAST_S and machine.runner != "simulated":
+    search.check_budget(budget)
+    for name in ("hours", "gpu_hours"):
+        hours: float | None = getattr(budget, name)
+        if hours is not None and 3600 * hours < LEAST_S and machine.runner != "simulated":
             raise ConfigurationError(
                 f"budget.{name}={hours:g}: is {3600 * hours:.2g} s, too short for any trial; "
                 f"it is in hours: half a minute is budget.{name}=0.0083"

@@ -122,16 +122,3 @@ def _read_workers(values: Mapping[str, Any]) -> Workers | None:
     except TypeError as error:
         allowed = ", ".join(f"runner.workers.{name}" for name in Workers.__slots__)
         raise ConfigurationError(f"runner.workers={wishes!r}: {error}; there are {allowed}") from error
-
-
-def check_deterministic(deterministic: bool, machine: Machine) -> None:
-    """Refuses a machine on which a deterministic search would give different results.
-
-    Raises:
-        ConfigurationError: several slots would share one process and torch's random state, or ``threads`` is not set.
-    """
-    if deterministic and machine.runner == "threads" and machine.slots > 1:
-        raise ConfigurationError(
-            f"deterministic=true with runner=threads needs slots=1, not {machine.slots}: "
-            "threads share torch's random state"
-        )

@@ -12,14 +12,14 @@ from flows.cli.options import page_of
 from flows.cli.overrides import choices_of
 from flows.cli.settings.clusters import read_dask, read_ray
 from flows.cli.settings.limits import read_limits
-from flows.cli.settings.machine import Machine, check_deterministic
+from flows.cli.settings.machine import Machine
 from flows.cli.settings.root import reach_root, read_retention, read_root
 from flows.cli.settings.runners import read_gpus, read_wanted_gpus, read_wishes
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan
 from nas.core.validation import check_bool, check_int
-from nas.search.definition import Search
+from nas.search.definition import Search, check_random_state
 from nas.search.search_init import SearchInit
 from nas.tuners.shared.constrained import checked_limits
 from nas.views.formatting import masked
@@ -85,7 +85,7 @@ def read_search(invocation: Invocation, machine: Machine) -> Search:
     if not isinstance(policy, Mapping) or not isinstance(policy.get("stages"), list) or not policy["stages"]:
         raise ConfigurationError("policy must be a choice of the group policy, with a list `stages`")
     deterministic = check_bool("deterministic", values["deterministic"])
-    check_deterministic(deterministic, machine)
+    check_random_state(machine.runner, machine.slots, deterministic=deterministic)
     return Search(
         problem=problem,
         tuner=tuner,

@@ -560,16 +560,16 @@ class TestRunSearch:
         """A deterministic search of several threads is refused, since they share torch's random state."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True, slots=2)
 
-        with pytest.raises(ConfigurationError, match=r"slots=2: must be 1"):
+        with pytest.raises(ConfigurationError, match="runner=threads needs slots=1, not 2"):
             run_search(search, root="memory://", runner="threads")
 
-    @pytest.mark.parametrize("name", ["hours", "gpu_hours"])
-    def test_deterministic_search_counts_no_hours(self, name: str) -> None:
-        """A time budget is refused with deterministic."""
+    @pytest.mark.parametrize(("name", "limit"), [("hours", 1.0), ("gpu_hours", 1.0), ("jobs", 1)])
+    def test_deterministic_search_counts_no_hours_and_jobs(self, name: str, limit: float) -> None:
+        """A budget of time or of jobs is refused with deterministic."""
         search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner), deterministic=True)
 
-        with pytest.raises(ConfigurationError, match="must be unset with deterministic=true"):
-            run_search(search, root=f"memory://program/{uuid4().hex}", budget=Budget(**{name: 1.0}))  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=f"budget.{name} does not go with deterministic=true"):
+            run_search(search, root=f"memory://program/{uuid4().hex}", budget=Budget(**{name: limit}))  # type: ignore[arg-type]
 
     def test_deterministic_search_has_the_same_table(self) -> None:
         """Two runs of a deterministic search have the same table."""

@@ -16,8 +16,8 @@ from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain, show_line
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
+from flows.views.delivery import missing_lines, outside
 from nas.core.errors import ConfigurationError
-from nas.core.redaction import without_passwords
 
 if TYPE_CHECKING:
     from nas.core.reference import Reference
@@ -61,10 +61,7 @@ def _new_folder(out: str, root: BlobStore) -> Path:
     target = Path(os.path.abspath(Path(out).expanduser()))
     if os.path.lexists(target):
         raise ConfigurationError(f"out={out}: must not exist, since nothing is overwritten. Name another folder.")
-    stored = root.local_path("search.json")
-    if stored is not None and target.resolve().is_relative_to(Path(stored).resolve().parent):
-        raise ConfigurationError(f"out={out}: must be outside the storage, which an export only reads. Name another.")
-    return target
+    return outside(root, str(target))
 
 
 def _exported(records: Records, root: str) -> Mapping[str, Any]:
@@ -77,13 +74,13 @@ def _exported(records: Records, root: str) -> Mapping[str, Any]:
     Raises:
         ConfigurationError: there is none, or it was not exported.
     """
-    from flows.views.summary import DEFAULT_ROOT
+    from flows.cli.settings.root import root_words
     from nas.search.finals import newest_best
 
     best, name = newest_best(records), records.files.name
     if best is None:
-        where = [f"name={name}", *([] if root == DEFAULT_ROOT else [f"storage.root={without_passwords(root)}"])]
-        finals = f", or train finalists: {command('final')} {as_shell(where)}" if _has_finalist(records, name) else ""
+        where = as_shell([f"name={name}", *root_words(root)])
+        finals = f", or train finalists: {command('final')} {where}" if _has_finalist(records, name) else ""
         raise ConfigurationError(
             f"search {name} has no winner yet: it is exported at the end. Run the search to its end{finals}"
         )
@@ -170,15 +167,14 @@ def _copy(files: BlobStore, reference: Reference, path: Path) -> None:
 
 
 def _show(best: Mapping[str, Any], files: Mapping[str, Reference], target: Path) -> None:
-    from nas.training.messages import NEEDS_EXTRA
     from nas.views.formatting import count, size
 
     n_bytes = sum(reference.bytes for reference in files.values())
     show_line(f"trial {best['trial']}: {count(len(files), 'file')}, {size(n_bytes)} in {target}")
     for name in sorted(files):
         show_line(f"  {name}")
-    for name, why in best["missing"].items():
-        show_line(f"  optional: {name} {why}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}")
+    for line in missing_lines(best["missing"]):
+        show_line(line)
 
 
 if __name__ == "__main__":

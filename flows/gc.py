@@ -61,17 +61,15 @@ class Collection:
 
     def dry_run(self) -> None:
         """Prints what would be deleted, and why; writes nothing."""
-        from nas.search.lease import have_ended
-        from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
         from nas.views.snapshot import last_session
 
         trials, _ = self.records.load()
         session = last_session(self.records, time.time())
         if session is not None and session.is_alive:  # any unfinished trial may be running
             trials = [trial if trial.is_finished else trial.as_running() for trial in trials]
-        grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
         stored = self.records.files.walk()
-        self._show(self._collector(0, grace_s).plan(trials, self._inheritable(trials), stored), stored, dry=True)
+        collector = self._collector(0, self._grace_s())
+        self._show(collector.plan(trials, self._inheritable(trials), stored), stored, dry=True)
 
     def collect(self) -> None:
         """Deletes, and prints what was deleted and why.
@@ -83,11 +81,10 @@ class Collection:
             StorageError: the disk has no space for the records of the collection itself.
         """
         from nas.core.errors import StorageError
-        from nas.search.lease import SearchLease, have_ended
-        from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
+        from nas.search.lease import SearchLease
         from nas.storage.os_errors import DISK_FULL
 
-        grace_s = SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
+        grace_s = self._grace_s()  # before the lease, which is a session that has not ended
         settings = {"command": "gc", "keep": self.retention.keep, "max_gb": self.retention.max_gb}
         try:
             lease = SearchLease(self.records, settings=settings, notify=tell)
@@ -107,6 +104,13 @@ class Collection:
                 ) from error
             raise
         self._show(plan, stored, dry=False)
+
+    def _grace_s(self) -> float:
+        """Returns the least age of an orphan, by whether the search may be written."""
+        from nas.search.lease import have_ended
+        from nas.storage.maintenance.gc.orphans import LONG_GRACE_S, SHORT_GRACE_S
+
+        return SHORT_GRACE_S if have_ended(self.records) else LONG_GRACE_S
 
     def _collector(self, session: int, grace_s: float) -> GarbageCollector:
         from nas.inheritance.donors.other_searches import donors_for_other_searches

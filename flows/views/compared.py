@@ -9,11 +9,9 @@ from typing import Any
 from flows.cli.output import complain, show, show_line
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
-from flows.cli.settings.root import reach_root
-from flows.views.summary import DEFAULT_ROOT
+from flows.cli.settings.root import reach_root, root_words
 from flows.views.terminal import fitting_columns, open_console, print_table
 from nas.core.errors import HeirloomError
-from nas.core.redaction import without_passwords
 from nas.views.comparison.searches import read_compared
 from nas.views.comparison.tables import Comparison, group_texts, search_texts, test_lines
 
@@ -50,6 +48,5 @@ def print_searches(searches: Sequence[tuple[Mapping[str, Any], str]]) -> None:
         return
     if len(roots) == 1:
         (root,) = roots
-        where = [] if root == DEFAULT_ROOT else [f"storage.root={without_passwords(root)}"]
         names = ",".join(name for _, name in unique)
-        show_line(f"next: {command('compare')} names={names} {as_shell([*where, 'format=html'])}")
+        show_line(f"next: {command('compare')} names={names} {as_shell([*root_words(root), 'format=html'])}")

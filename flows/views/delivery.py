@@ -89,8 +89,18 @@ def outside(store: BlobStore, out: str, name: str = "") -> Path:
         path = path / name
     in_store = store.local_path("search.json")
     if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
-        raise ConfigurationError(f"{path} is inside the storage, which a report only reads: set out=PATH elsewhere")
+        raise ConfigurationError(f"out={path}: must be outside the storage, which is only read. Name another.")
     return path
+
+
+def missing_lines(missing: Mapping[str, str]) -> list[str]:
+    """Returns a line for each part that an export lacks, given the reasons."""
+    from nas.training.messages import NEEDS_EXTRA
+
+    return [
+        f"  optional: {name} {why}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}"
+        for name, why in missing.items()
+    ]
 
 
 def write_file(path: Path, text: str) -> None:

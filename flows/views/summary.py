@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flows.cli.output import show_line
+from flows.cli.settings.root import root_words
+from flows.views.delivery import missing_lines
 from flows.views.next_steps import failed_lines, next_commands
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
@@ -16,13 +18,10 @@ from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
 from nas.core.trial import State
 from nas.search.pipeline import Summary
-from nas.training.messages import NEEDS_EXTRA
 from nas.views.finals_line import finals_line, more_epochs_lines
 from nas.views.formatting import brief, count, last_line, score
 from nas.views.fronts import front_lines
 from nas.views.trial_summary import SHARED, UNTRAINED
-
-DEFAULT_ROOT = "heirloom"
 
 
 def print_summary(
@@ -108,12 +107,11 @@ def print_summary(
     if summary.best is not None:
         if summary.best["export"] is not None:
             write(f"export: {summary.url}/{summary.best['export']}")
-        for name, why in summary.best.get("missing", {}).items():
-            write(f"  optional: {name} {why}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}")
-    shown = without_passwords(root)
-    where = [f"name={summary.name}", *([] if root == DEFAULT_ROOT else [f"storage.root={shown}"])]
+        for line in missing_lines(summary.best.get("missing", {})):
+            write(line)
+    where = [f"name={summary.name}", *root_words(root)]
     with_what = ["this command's storage.options"] if has_options else []
-    with_what += ["the password of storage.root for ***"] if shown != root else []
+    with_what += ["the password of storage.root for ***"] if without_passwords(root) != root else []
     write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
     for line in next_commands(lineage, winner, where, metric=metrics[0], final=final, more=more):
         write(f"  {line}")

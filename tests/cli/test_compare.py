@@ -245,7 +245,7 @@ def test_links_of_the_page(tmp_path: Path) -> None:
 
 def test_html_is_not_written_into_the_storage(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A page inside the storage is refused, and no folder is made there."""
-    assert "is inside the storage" in mistake(capsys, root, "names=random-0", "format=html", f"out={root}/page.html")
+    assert "outside the storage" in mistake(capsys, root, "names=random-0", "format=html", f"out={root}/page.html")
     assert not (root / "page_files").exists()
 
 

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
 from nas.core.validation import check_mapping
 from nas.storage.maintenance.gc.retention import Retention
 
 if TYPE_CHECKING:
     from nas.storage.blobs import BlobStore
+
+DEFAULT_ROOT = "heirloom"
+
+
+def root_words(root: str) -> list[str]:
+    """Returns the override that names a root, without its passwords; none for the default one."""
+    return [] if root == DEFAULT_ROOT else [f"storage.root={without_passwords(root)}"]
 
 
 def read_root(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from flows.cli.command import OK, Invocation, run_command
 from flows.cli.output import complain
 from flows.views.delivery import Delivery, deliver, open_page
 from nas.core.errors import ConfigurationError
-from nas.core.validation import check_bool
+from nas.core.validation import check_bool, check_int
 
 if TYPE_CHECKING:
     from nas.core.trial import Trial
@@ -58,14 +58,12 @@ class Request:
             ConfigurationError: a value is invalid or conflicts with another.
         """
         trial = values["trial"]
-        if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
-            raise ConfigurationError(f"trial={trial}: must be the number of a trial, like trial=42")
         check_bool("live", values["live"])
         if values["columns"] not in COLUMNS:
             raise ConfigurationError(f"columns={values['columns']}: must be {' or '.join(COLUMNS)}")
         return cls(
             name=None if values["name"] is None else str(values["name"]),
-            trial=trial,
+            trial=None if trial is None else check_int("trial", trial, 0),
             delivery=Delivery.of(values),
             live=values["live"],
             all_columns=values["columns"] == "all",

@@ -126,7 +126,7 @@ def _is_own_part(value: object) -> bool:
 
     if not isinstance(value, Mapping) or not isinstance(value.get("_target_"), str):
         return False
-    part = Spec(value["_target_"], {key: inner for key, inner in value.items() if key != "_target_"})
+    part = Spec.from_config(value)
     return _is_own("tuner", part) and not _untrusted(part, part.arguments)
 
 

@@ -275,7 +275,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["name=../root"], "name='../root': must be"),
         (["name=last", "trial=99"], "no trial 99 in newer-evolution-1a: its trials are 0 to 39"),
         (["name=a-random-2b", "trial=1"], "no trial 1 in a-random-2b: it has only trial 0"),
-        (["name=last", "trial=best"], "trial=best: must be the number of a trial"),
+        (["name=last", "trial=best"], "trial='best': must be a whole number of at least 0"),
         (["trial=3"], "trial=3 of which search? Add name=N"),
         (["format=xml"], "format=xml: must be table, csv, json or html"),
         (["format=html"], "format=html shows one search: add name=N"),

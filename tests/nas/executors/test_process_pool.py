@@ -43,6 +43,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.trial_log import MAX_LOG_BYTES
 from nas.training.messages import Assignment, JobStart, RuntimeSpec
+from tests.support.commands import until
 from tests.support.problems import (
     EarlyExportTroubleProblem,
     ExportTroubleProblem,
@@ -136,7 +137,8 @@ class Shop:
         """Calls the action with a trial's process, once it has begun."""
 
         def wait() -> None:
-            action(until(lambda: self.pid_of(trial)))
+            until(lambda: self.pid_of(trial))
+            action(self.pid_of(trial))
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -173,15 +175,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     shop = Shop(tmp_path_factory.mktemp("shop") / "search")
     yield shop
     shop.close()
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """Returns the condition's first result that is not empty."""
-    give_up_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < give_up_s, "it never came true"
-        time.sleep(0.01)
-    return found
 
 
 def is_alive(pid: int) -> bool:
@@ -676,7 +669,8 @@ class TestStops:
         shop = open_shop()
         outcomes: list[object] = []
         thread = run_in_thread(shop, ordered("spin", 500), outcomes)
-        pid = until(lambda: shop.pid_of(0))
+        until(lambda: shop.pid_of(0))
+        pid = shop.pid_of(0)
         began_s = time.monotonic()
 
         shop.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from flows.cli.output import show_line
 from flows.cli.settings.root import root_words
@@ -16,7 +16,7 @@ from nas.core.ranking import Export
 from nas.core.redaction import without_passwords
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
-from nas.core.trial import State
+from nas.core.trial import State, Trial
 from nas.search.pipeline import Summary
 from nas.views.finals_line import finals_line, more_epochs_lines
 from nas.views.formatting import brief, count, last_line, score
@@ -35,7 +35,6 @@ def print_summary(
     ended: str | None = None,
     export: Export = "final",
     hours: tuple[float, float] | None = None,
-    write: Callable[[str], object] = show_line,
 ) -> None:
     """Prints the best trial, paths and the next commands.
 
@@ -49,72 +48,90 @@ def print_summary(
         ended: The reason why the search ended before its budget, or None.
         export: The rule that chose the best trial.
         hours: Hours used and hours of the budget, or None.
-        write: Receives the lines.
     """
-    lineage, winner = summary.lineage, summary.winner
+    lineage, winner, metric = summary.lineage, summary.winner, metrics[0]
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
-    write(f"search {summary.name}: {len(lineage)} trials ({states})")
+    lines = [f"search {summary.name}: {len(lineage)} trials ({states})"]
     if ended is not None:
-        write(ended)
+        lines.append(ended)
     if hours is not None:
-        write("hours: {:.3g} of {:g}".format(*hours))
-    shares = [t.inherited_share for t in lineage if t.inherited_share is not None]
-    if shares:
-        write(f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor")
-    for line in (*outdated_lines(lineage), *failed_lines(lineage)):
-        write(line)
-    if winner is None and any(trial.outdated for trial in lineage):
-        write("best: no trial of the newest code has a score")
-    elif winner is None and any(is_epoch(trial) and trial.value(metrics[0].name) is not None for trial in lineage):
-        write("best: unknown, because only supernet epochs have a score")
-    elif winner is None and lineage.n_in_state(State.COMPLETE):
-        write("best: unknown, because no trial returned a number")
-    elif winner is None:
-        write("best: no trial has a score")
+        lines.append("hours: {:.3g} of {:g}".format(*hours))
+    lines += [*_inherited_lines(lineage), *outdated_lines(lineage), *failed_lines(lineage)]
+    if winner is None:
+        lines.append(f"best: {_why_no_winner(lineage, metric)}")
     else:
-        ancestors = " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
-        name = metrics[0].name
-        is_shared = has_shared_score(winner, {trial.number: trial for trial in lineage}.get)
-        shown = f"{score(winner.metrics[name])}{SHARED if is_shared else ''}"
-        rule = ", chosen by export=best" if export == "best" else ""
-        write(f"best: trial {winner.number} ({winner.stage}), validation {name} {shown}{rule}")
-        if is_shared:
-            write(UNTRAINED)
-        if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):
-            write(f"not trained in full: no trial of stage {final.name} is COMPLETE")
-        if winner.is_shortened and final is not None and winner.stage == final.name:
-            share = winner.cost.get("epochs_share", winner.proposal.fidelity or 0.0)
-            write(f"trained for {100 * share:.3g}% of its epochs: raise budget.hours, or go on with more_epochs=N")
-        for line in more_epochs_lines(lineage, winner, metrics[0]):
-            write(line)
-        if (better := finals_line(lineage, winner, metrics[0], final)) is not None:
-            write(better)
-        test = summary.tests.get(winner.number, {})
-        if "metrics" in test:
-            write("test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items()))
-        if "error" in test:
-            write(f"test: failed: {test['error']}")
-        write(f"ancestors: {ancestors}")
-        for remark in (summary.best or {}).get("remarks", ()):
-            write(remark)
-        for line in front_lines(lineage, metrics):
-            write(line)
-        write("point: " + ", ".join(f"{name}={brief(value)}" for name, value in flat_point(winner.point).items()))
+        lines += _winner_lines(summary, winner, metrics, final, export)
     if root.startswith("memory://"):
-        write("records and weights: in memory only, lost when this command ends")
-        return
-    write(f"records and weights: {summary.url}")
+        lines.append("records and weights: in memory only, lost when this command ends")
+    else:
+        where = [f"name={summary.name}", *root_words(root)]
+        commands = next_commands(lineage, winner, where, metric=metric, final=final, more=more)
+        lines += [*_path_lines(summary), *_next_lines(commands, root, has_options=has_options)]
+    for line in lines:
+        show_line(line)
+
+
+def _inherited_lines(lineage: Lineage) -> list[str]:
+    shares = [t.inherited_share for t in lineage if t.inherited_share is not None]
+    if not shares:
+        return []
+    return [f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor"]
+
+
+def _why_no_winner(lineage: Lineage, metric: Metric) -> str:
+    if any(trial.outdated for trial in lineage):
+        return "no trial of the newest code has a score"
+    if any(is_epoch(trial) and trial.value(metric.name) is not None for trial in lineage):
+        return "unknown, because only supernet epochs have a score"
+    if lineage.n_in_state(State.COMPLETE):
+        return "unknown, because no trial returned a number"
+    return "no trial has a score"
+
+
+def _winner_lines(
+    summary: Summary, winner: Trial, metrics: Sequence[Metric], final: Stage | None, export: Export
+) -> Iterator[str]:
+    """Yields the winner's scores, ancestors and point, and what it lacks."""
+    lineage, metric = summary.lineage, metrics[0]
+    is_shared = has_shared_score(winner, {trial.number: trial for trial in lineage}.get)
+    shown = f"{score(winner.metrics[metric.name])}{SHARED if is_shared else ''}"
+    rule = ", chosen by export=best" if export == "best" else ""
+    yield f"best: trial {winner.number} ({winner.stage}), validation {metric.name} {shown}{rule}"
+    if is_shared:
+        yield UNTRAINED
+    if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):
+        yield f"not trained in full: no trial of stage {final.name} is COMPLETE"
+    if winner.is_shortened and final is not None and winner.stage == final.name:
+        share = winner.cost.get("epochs_share", winner.proposal.fidelity or 0.0)
+        yield f"trained for {100 * share:.3g}% of its epochs: raise budget.hours, or go on with more_epochs=N"
+    yield from more_epochs_lines(lineage, winner, metric)
+    if (better := finals_line(lineage, winner, metric, final)) is not None:
+        yield better
+    test = summary.tests.get(winner.number, {})
+    if "metrics" in test:
+        yield "test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items())
+    if "error" in test:
+        yield f"test: failed: {test['error']}"
+    yield "ancestors: " + " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
+    yield from (summary.best or {}).get("remarks", ())
+    yield from front_lines(lineage, metrics)
+    yield "point: " + ", ".join(f"{name}={brief(value)}" for name, value in flat_point(winner.point).items())
+
+
+def _path_lines(summary: Summary) -> Iterator[str]:
+    yield f"records and weights: {summary.url}"
     if summary.best is not None:
         if summary.best["export"] is not None:
-            write(f"export: {summary.url}/{summary.best['export']}")
-        for line in missing_lines(summary.best.get("missing", {})):
-            write(line)
-    where = [f"name={summary.name}", *root_words(root)]
-    with_what = ["this command's storage.options"] if has_options else []
-    with_what += ["the password of storage.root for ***"] if without_passwords(root) != root else []
-    write(f"next, with {' and '.join(with_what)}:" if with_what else "next:")
-    for line in next_commands(lineage, winner, where, metric=metrics[0], final=final, more=more):
-        write(f"  {line}")
+            yield f"export: {summary.url}/{summary.best['export']}"
+        yield from missing_lines(summary.best.get("missing", {}))
+
+
+def _next_lines(commands: Sequence[str], root: str, *, has_options: bool) -> Iterator[str]:
+    """Yields the next commands, below a line that names the secrets that they lack."""
+    secrets = ["this command's storage.options"] if has_options else []
+    secrets += ["the password of storage.root for ***"] if without_passwords(root) != root else []
+    yield f"next, with {' and '.join(secrets)}:" if secrets else "next:"
+    yield from (f"  {line}" for line in commands)
 
 
 def outdated_lines(lineage: Lineage) -> list[str]:

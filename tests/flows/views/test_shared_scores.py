@@ -37,25 +37,24 @@ def best_subnet(trials: list[Trial]) -> Trial:
 
 
 @pytest.mark.parametrize("n_finals", [0, 2])
-def test_summary(n_finals: int) -> None:
+def test_summary(n_finals: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The summary marks a subnet's score, and not that of a final."""
     trials = one_shot(4, 4, n_finals=n_finals)
     best = best_subnet(trials)
-    lines: list[str] = []
-    print_summary(Summary("s", "url", Lineage.of(trials), best, {}, None), [ACCURACY], "root", write=lines.append)
+    print_summary(Summary("s", "url", Lineage.of(trials), best, {}, None), [ACCURACY], "root")
+    lines = capsys.readouterr().out.splitlines()
 
     [shown] = [line for line in lines if line.startswith("best: ")]
     assert shown.endswith(MARK) == (n_finals == 0)
     assert (UNTRAINED in lines) == (n_finals == 0)
 
 
-def test_summary_of_epochs_alone() -> None:
+def test_summary_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """A search whose subnets have no scores yet has no best trial, and the reason is given."""
-    lines: list[str] = []
     lineage = Lineage.of(one_shot(3, 0))
-    print_summary(Summary("s", "url", lineage, None, {}, None), [ACCURACY], "root", write=lines.append)
+    print_summary(Summary("s", "url", lineage, None, {}, None), [ACCURACY], "root")
 
-    assert "best: unknown, because only supernet epochs have a score" in lines
+    assert "best: unknown, because only supernet epochs have a score" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("n_finals", [0, 2])

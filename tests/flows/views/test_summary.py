@@ -53,14 +53,17 @@ def test_a_supernet_epoch_proposed_again_has_not_failed(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("n_rechecked", "best", "n_finalists"), [(3, None, [2]), (1, None, []), (3, 2, [])])
-def test_more_finalists_are_of_the_stage_before(n_rechecked: int, best: int | None, n_finalists: list[int]) -> None:
+def test_more_finalists_are_of_the_stage_before(
+    n_rechecked: int, best: int | None, n_finalists: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     """More finals are suggested only if the stage before them has more points, and the plan does not set the number."""
     points = [{"width": width} for width in range(5)]
     trials = [trial(n, score=0.5, point=point) for n, point in enumerate(points)]
     trials += [trial(5 + n, score=0.5, point=points[n], parents=(n,), stage="recheck") for n in range(n_rechecked)]
     final = trial(len(trials), score=0.6, point=points[0], parents=(5,), stage="final")
-    summary, lines = Summary("name", "url", Lineage.of([*trials, final]), final, {}, None), list[str]()
-    print_summary(summary, [Metric("accuracy")], "root", final=Stage(name="final", best=best), write=lines.append)
+    summary = Summary("name", "url", Lineage.of([*trials, final]), final, {}, None)
+    print_summary(summary, [Metric("accuracy")], "root", final=Stage(name="final", best=best))
+    lines = capsys.readouterr().out.splitlines()
 
     assert [int(line.partition("finalists=")[2]) for line in lines if "finalists=" in line] == n_finalists
 

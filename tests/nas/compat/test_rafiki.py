@@ -324,16 +324,18 @@ class TestTrials:
         ],
         ids=["raises", "exits", "too_few", "no_json", "destroy"],
     )
-    def test_a_test_score_outlives_what_fails_later(self, tmp_path: Path, changes: dict[str, str], error: str) -> None:
+    def test_a_test_score_outlives_what_fails_later(
+        self, tmp_path: Path, changes: dict[str, str], error: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """The score on the test data is kept with the error of predict or destroy, and both are shown."""
         queries = tmp_path / "queries.json"
         queries.write_text("[1, 2]")
         template = TemplateFolder(tmp_path, changes)
         found = template.run(queries=str(queries), test_data=str(tmp_path / "val"))
         again = Records(open_root(found.url)).tests()
-        lines: list[str] = []
         summary = Summary(found.name, found.url, found.lineage, found.winner, dict(found.tests), None)
-        print_summary(summary, RafikiProblem.metrics, "root", write=lines.append)
+        print_summary(summary, RafikiProblem.metrics, "root")
+        lines = capsys.readouterr().out.splitlines()
 
         assert again[0] == found.tests[0]
         assert found.tests[0]["metrics"] == {"score": found.winner.metrics["score"]}

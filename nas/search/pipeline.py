@@ -330,28 +330,6 @@ class SearchPipeline:
         trials, starts = self.records.load()
         self._trials = trials
         plan = self.prepared.plan
-        check_init, check_weights = self._init_check(observe), _weights_check(observe)
-        shown: set[str] = set()
-
-        def observe_all(event: Event) -> None:
-            if isinstance(event, StopRequested):
-                lease.mark_stopping()
-            if isinstance(event, Notice):  # from a worker; others of its kind may follow
-                kind = event.text.partition(":")[0]
-                if kind in shown:
-                    return
-                shown.add(kind)
-            observe(event)
-            _call(calls, event, self._trials)
-            if isinstance(event, Finished):
-                check_init(event.trial)
-                check_weights(event.trial)
-                for text in event.trial.inheritance.get("warnings", ()):
-                    kind = text.partition(":")[0]
-                    if kind not in shown:
-                        shown.add(kind)
-                        observe(Notice(f"trial {event.trial.number}: {text}"))
-
         if not only_finals and (note := self._startup_note()) is not None:
             observe(Notice(note))
         planner = self._planner(lambda: controller.trials)
@@ -369,7 +347,7 @@ class SearchPipeline:
             spent_hours=lease.spent_hours,
             planner=planner,
             other_search_checkpoint=partial(other_search_checkpoint, self.records),
-            observe=observe_all,
+            observe=self._observer(observe, lease, calls),
             collector=self._collector(lease, executor),
             scores=self.prepared.scores,
         )
@@ -389,6 +367,33 @@ class SearchPipeline:
             text = f"{n_left} finalists were not trained: the time budget is used up."
             observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
         lease.mark_complete()
+
+    def _observer(
+        self, observe: Callable[[Event], None], lease: SearchLease, calls: CallbackList
+    ) -> Callable[[Event], None]:
+        """Returns the observer of all events, which passes on one notice of each kind."""
+        check_init, check_weights = self._init_check(observe), _weights_check(observe)
+        shown: set[str] = set()
+
+        def is_first(text: str) -> bool:
+            n_shown = len(shown)
+            shown.add(text.partition(":")[0])
+            return len(shown) > n_shown
+
+        def observe_all(event: Event) -> None:
+            if isinstance(event, StopRequested):
+                lease.mark_stopping()
+            if isinstance(event, Notice) and not is_first(event.text):  # from a worker
+                return
+            observe(event)
+            _call(calls, event, self._trials)
+            if isinstance(event, Finished):
+                check_init(event.trial)
+                check_weights(event.trial)
+                for text in filter(is_first, event.trial.inheritance.get("warnings", ())):
+                    observe(Notice(f"trial {event.trial.number}: {text}"))
+
+        return observe_all
 
     def _run_stages(
         self, controller: SearchController, executor: Executor, planner: StagePlanner, only_finals: bool

@@ -21,7 +21,7 @@ from nas.supernets.elastic_norms import ElasticBatchNorm2d
 from nas.supernets.module import space_of, subnet
 from nas.supernets.paths import ListedPaths, PathSampler, SandwichPaths
 from nas.supernets.sizes import Elastic
-from nas.supernets.statistics import score, scoring_slices
+from nas.supernets.statistics import score
 from nas.supernets.training import PathTraining, train_epoch
 
 POINTS: Sequence[Point] = (
@@ -70,12 +70,11 @@ def elastic_network() -> nn.Module:
 
 
 def digits() -> tuple[tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
-    """Returns training images with labels, and batches of all other ones."""
+    """Returns training images with labels, and two batches of 360 others."""
     problem = DigitsProblem()
     train, validation = problem.load_train()
     sets = [(images.pixels.float() / 16, images.labels) for images in (train, validation, problem.load_test())]
-    pixels, labels = (torch.cat(parts) for parts in zip(*sets[1:], strict=True))
-    return sets[0], [(pixels[part], labels[part]) for part in scoring_slices(len(pixels))]
+    return sets[0], sets[1:]
 
 
 def _later(paths: PathSampler, n_earlier: int, step: int) -> list[Point]:

@@ -11,7 +11,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from statistics import fmean
 from types import MappingProxyType
 from typing import TypeAlias
@@ -22,14 +21,11 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nas.core.point import Point
-from nas.core.validation import check_int
 from nas.supernets.module import select
 from nas.training.precision import precision_of
 
 Measure: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Returns a mean over a batch, of outputs and targets."""
-LEAST_IMAGES = 250
-"""The fewest examples of a batch from which statistics are taken."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -38,17 +34,6 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 MEASURES: Mapping[str, Measure] = MappingProxyType({"loss": functional.cross_entropy, "accuracy": accuracy})
-
-
-def scoring_slices(n: int, least: int = LEAST_IMAGES) -> list[slice]:
-    """Returns slices of ``n`` examples of almost equal size, at least ``least``.
-
-    If ``n`` is less, there is one slice.
-    """
-    check_int("least", least, 1)
-    n_batches = max(1, n // least)
-    bounds = [n * index // n_batches for index in range(n_batches + 1)]
-    return [slice(low, high) for low, high in pairwise(bounds)]
 
 
 def score(
@@ -65,7 +50,7 @@ def score(
 
     Args:
         network: A network; a supernet needs a selection.
-        batches: Inputs and targets; the same for all networks that are compared (``scoring_slices``).
+        batches: Inputs and targets; the same for all networks that are compared.
         measures: Means over a batch, of outputs in float32 and targets; by default loss and accuracy of classes.
         precision: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`).
     """

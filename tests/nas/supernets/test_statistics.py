@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nas.supernets.module import select, space_of, subnet
 from nas.supernets.operations import Operations
-from nas.supernets.statistics import batch_statistics, panel_score, recalibrate, score, scoring_slices
+from nas.supernets.statistics import batch_statistics, panel_score, recalibrate, score
 from tests.support.supernets import CellNetwork, images
 
 TRACKING = Operations(affine=True, track_running_stats=True)
@@ -21,15 +21,6 @@ TRACKING = Operations(affine=True, track_running_stats=True)
 def batches(n: int, size: int = 8) -> list[tuple[Tensor, Tensor]]:
     """Returns random images with random targets."""
     return [(images(size, seed), torch.arange(size) % 3) for seed in range(n)]
-
-
-@pytest.mark.parametrize(("n", "sizes"), [(360, [360]), (100, [100]), (1000, [250] * 4), (749, [374, 375]), (0, [0])])
-def test_slices_have_enough_examples(n: int, sizes: list[int]) -> None:
-    """Slices cover all examples in order, with 250 or more in each unless there are fewer."""
-    found = scoring_slices(n)
-
-    assert [one.stop - one.start for one in found] == sizes
-    assert [index for one in found for index in range(n)[one]] == list(range(n))
 
 
 @pytest.mark.parametrize("operations", [Operations(), TRACKING])

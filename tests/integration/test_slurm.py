@@ -1,4 +1,4 @@
-"""Searches with ``runner=dask`` on a real Slurm of two nodes (tests/slurm/with-slurm)."""
+"""Searches with ``runner=dask`` on a real Slurm of two nodes (tests/support/slurm/with-slurm)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEARCH = (
 def slurm() -> Iterator[dict[str, str]]:
     """Yields the environment in which commands find a Slurm of two nodes with a processor each."""
     wait = 'echo "$SLURM_CONF"; echo "$SLURM_LAB"; read || true'
-    command = [str(ROOT / "tests/slurm/with-slurm"), "--timeout", "600", "--", "bash", "-c", wait]
+    command = [str(ROOT / "tests/support/slurm/with-slurm"), "--timeout", "600", "--", "bash", "-c", wait]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Writers that commit trials until they are killed: run by test_kill.py, as a program that forks them.
+"""Writers that commit trials until they are killed: run by test_killed_writer.py, as a program that forks them.
 
 The program has loaded torch already, so that a writer lives in milliseconds and a kill finds it at its work. Prints, as
 JSON, the trials of which a writer has said that they are committed.

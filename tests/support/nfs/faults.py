@@ -1,4 +1,4 @@
-"""A small NFS share that is filled and made read-only, and a clock that jumps: run by test_nfs_faults.py in the guest
+"""A small NFS share that is filled and made read-only, and a clock that jumps: run by test_nfs.py in the guest
 of tests/support/nfs/with-nfs, whose file systems and whose clock are its own.
 
 Prints what it found as one line of JSON.

@@ -95,7 +95,7 @@ class HighStopper(Stopper):
 
 
 @dataclass
-class Shop:
+class Driver:
     """Runs the controller of one search over ``train_many``, session by session."""
 
     root: Path
@@ -179,7 +179,7 @@ class TestTrials:
             score_all(job)
             ended.append(job.n_finished)
 
-        trials = Shop(tmp_path, code).run()
+        trials = Driver(tmp_path, code).run()
 
         assert [t.job for t in trials] == [0] * 6
         assert [t.state for t in trials] == [State.COMPLETE] * 6
@@ -196,20 +196,20 @@ class TestTrials:
                 if job.n_finished == 2:
                     return
 
-        trials = Shop(tmp_path, code).run(5)
+        trials = Driver(tmp_path, code).run(5)
 
         assert CountingTuner.asked == [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4)]
         assert [t.job for t in trials] == [0, 0, 2, 2, 4]
 
     def test_limit(self, tmp_path: Path) -> None:
         """No job gets more trials than ``trials_per_job``."""
-        trials = Shop(tmp_path, score_all, trials_per_job=3).run(7)
+        trials = Driver(tmp_path, score_all, trials_per_job=3).run(7)
 
         assert [t.job for t in trials] == [0, 0, 0, 3, 3, 3, 6]
 
     def test_plain_problem(self, tmp_path: Path) -> None:
         """``train`` runs trial after trial in one job; a failure ends its trial only."""
-        trials = Shop(tmp_path, score_all, trials_per_job=4, problem=PlainProblem).run(6)
+        trials = Driver(tmp_path, score_all, trials_per_job=4, problem=PlainProblem).run(6)
 
         assert [t.job for t in trials] == [0, 0, 0, 0, 4, 4]
         assert [t.state for t in trials] == [State.COMPLETE, State.FAILED, *[State.COMPLETE] * 4]
@@ -232,7 +232,7 @@ class TestTrials:
         CountingTuner.script = staticmethod(
             lambda lineage, number, job: Proposal(point={"x": number}, parents=(number - 1,) if number else ())
         )
-        trials = Shop(tmp_path, code).run(4)
+        trials = Driver(tmp_path, code).run(4)
 
         scores = [t.metrics["score"] for t in trials]
         assert [later - earlier for earlier, later in itertools.pairwise(scores)] == pytest.approx([1.0] * 3)
@@ -248,10 +248,10 @@ class TestTrials:
                 run.finish(score=1.0)
                 print(f"after {run.number}")
 
-        shop = Shop(tmp_path, code)
-        shop.run(2)
+        driver = Driver(tmp_path, code)
+        driver.run(2)
 
-        read = shop.records.files.read_if_present
+        read = driver.records.files.read_if_present
         assert read(log_path(0)) == b"in 0\n"
         assert read(log_path(1)) == b"after 0\nin 1\n"
         assert read(log_path(0, "job")) == b"after 1\n"
@@ -267,7 +267,7 @@ class TestRules:
                 if run.number != 1:
                     run.finish(score=1.0)
 
-        trials = Shop(tmp_path, code).run(3)
+        trials = Driver(tmp_path, code).run(3)
 
         assert [t.state for t in trials] == [State.COMPLETE, State.FAILED, State.COMPLETE]
         assert trials[1].reason == Reason.ABANDONED
@@ -276,7 +276,7 @@ class TestRules:
 
     def test_leaving_with_an_open_trial_abandons_it(self, tmp_path: Path) -> None:
         """A job that ends within a trial, or before its first, abandons that trial."""
-        trials = Shop(tmp_path, lambda job: None).run(3)
+        trials = Driver(tmp_path, lambda job: None).run(3)
 
         assert [(t.state, t.reason) for t in trials] == [(State.FAILED, Reason.ABANDONED)] * 3
         assert [t.job for t in trials] == [0, 1, 2]
@@ -289,11 +289,11 @@ class TestRules:
                 run.finish(score=1.0)
                 run.finish(score=2.0)
 
-        shop = Shop(tmp_path, code)
-        trials = shop.run(2)
+        driver = Driver(tmp_path, code)
+        trials = driver.run(2)
 
         assert [t.metrics for t in trials] == [{"score": 1.0}] * 2
-        assert shop.records.files.read_if_present(log_path(0, "extra_results")) == b"{'score': 2.0}\n"
+        assert driver.records.files.read_if_present(log_path(0, "extra_results")) == b"{'score': 2.0}\n"
 
     @pytest.mark.parametrize("what", ["report", "save", "inherit", "save_resume_point"])
     def test_calls_after_the_result_are_refused(self, tmp_path: Path, what: str) -> None:
@@ -307,14 +307,14 @@ class TestRules:
                     given = {"report": (1,), "save_resume_point": (1, nn.Linear(1, 1))}.get(what, (nn.Linear(1, 1),))
                     getattr(run, what)(*given)
 
-        shop = Shop(tmp_path, code)
-        trials = shop.run(3)
+        driver = Driver(tmp_path, code)
+        trials = driver.run(3)
 
         assert [t.state for t in trials] == [State.COMPLETE] * 3
         assert [t.job for t in trials] == [0, 1, 1]
-        [left] = [event for event in shop.events if isinstance(event, JobLeftWorker) and event.error]
+        [left] = [event for event in driver.events if isinstance(event, JobLeftWorker) and event.error]
         assert f"run.{what}: trial 0 has its result already" in (left.error or "")
-        assert what in (shop.records.read("jobs/000000.json") or {})["error"]
+        assert what in (driver.records.read("jobs/000000.json") or {})["error"]
 
     def test_finish_belongs_to_train_many(self, tmp_path: Path) -> None:
         """``train`` must return its scores, and can't call ``finish``."""
@@ -331,7 +331,7 @@ class TestRules:
                 scores = [{}, {"score": float("nan")}, {"score": 0.0}][run.number]
                 run.finish(**scores)
 
-        trials = Shop(tmp_path, code).run(3)
+        trials = Driver(tmp_path, code).run(3)
 
         assert [t.reason for t in trials] == [Reason.NO_METRIC, Reason.NOT_FINITE, None]
         assert trials[0].error == (
@@ -350,7 +350,7 @@ class TestRules:
                     raise RuntimeError("as the test wants")
                 run.finish(score=1.0)
 
-        trials = Shop(tmp_path, code).run(4)
+        trials = Driver(tmp_path, code).run(4)
 
         assert [t.state for t in trials] == [State.COMPLETE, State.FAILED, State.COMPLETE, State.COMPLETE]
         assert "as the test wants" in (trials[1].error or "")
@@ -369,7 +369,7 @@ class TestRules:
                     continue
                 run.finish(score=5.0)
 
-        trials = Shop(tmp_path, code, stopper=HighStopper((Metric("score"),))).run(5)
+        trials = Driver(tmp_path, code, stopper=HighStopper((Metric("score"),))).run(5)
 
         assert [t.state for t in trials] == [State.STOPPED, State.COMPLETE, State.STOPPED, *[State.COMPLETE] * 2]
         assert trials[0].metrics == {"score": 20.0}
@@ -386,7 +386,7 @@ class TestAsking:
             ended.append(job.number)
 
         CountingTuner.script = staticmethod(lambda lineage, number, job: STOP if number == 3 else None)
-        trials = Shop(tmp_path, code, slots=2).run(10)
+        trials = Driver(tmp_path, code, slots=2).run(10)
 
         assert len(trials) == 3
         assert sorted(ended) == [0, 1]
@@ -398,7 +398,7 @@ class TestAsking:
             return WAIT if number == 2 and sum(t.is_finished for t in lineage) < 2 else None
 
         CountingTuner.script = staticmethod(script)
-        trials = Shop(tmp_path, score_all, slots=2).run(4)
+        trials = Driver(tmp_path, score_all, slots=2).run(4)
 
         assert [t.state for t in trials] == [State.COMPLETE] * 4
         assert {t.job for t in trials} == {0, 1}
@@ -412,7 +412,7 @@ class TestAsking:
 
         CountingTuner.script = staticmethod(script)
         for slots in (1, 2, 4):
-            trials = Shop(tmp_path / str(slots), score_all, slots=slots).run(12)
+            trials = Driver(tmp_path / str(slots), score_all, slots=slots).run(12)
 
             assert [t.state for t in trials] == [State.COMPLETE] * 12
             for trial in trials:
@@ -436,7 +436,7 @@ class TestAsking:
 
         asked: list[tuple[int, list[int]]] = []
         CountingTuner.script = staticmethod(script)
-        trials = Shop(tmp_path, code, slots=slots, trials_per_job=4).run(40)
+        trials = Driver(tmp_path, code, slots=slots, trials_per_job=4).run(40)
 
         assert [t.state for t in trials] == [State.COMPLETE] * 40
         assert [(job, to_come) for job, to_come in asked if to_come] == []
@@ -445,7 +445,7 @@ class TestAsking:
     @pytest.mark.parametrize("slots", [2, 3])
     def test_deterministic(self, tmp_path: Path, slots: int) -> None:
         """With ``deterministic``, each slot has one job, whatever the speeds."""
-        trials = Shop(tmp_path, score_all, slots=slots, deterministic=True).run(9)
+        trials = Driver(tmp_path, score_all, slots=slots, deterministic=True).run(9)
 
         assert [t.job for t in trials] == [n % slots for n in range(9)]
 
@@ -459,9 +459,9 @@ class TestSessions:
             stays.append((job.number, job.n_finished))
             score_all(job)
 
-        shop = Shop(tmp_path, code)
-        shop.run(3)
-        trials = shop.run(5)
+        driver = Driver(tmp_path, code)
+        driver.run(3)
+        trials = driver.run(5)
 
         assert [t.job for t in trials] == [0] * 5
         assert stays == [(0, 0), (0, 3)]
@@ -475,11 +475,11 @@ class TestSessions:
                 if job.n_finished == 3:
                     return
 
-        shop = Shop(tmp_path, code)
-        shop.run(3)
-        trials = shop.run(5)
+        driver = Driver(tmp_path, code)
+        driver.run(3)
+        trials = driver.run(5)
 
-        assert shop.records.ended_jobs() == {0}
+        assert driver.records.ended_jobs() == {0}
         assert [t.job for t in trials] == [0, 0, 0, 3, 3]
 
     def test_interrupted_trial_is_yielded_first(self, tmp_path: Path) -> None:
@@ -494,10 +494,10 @@ class TestSessions:
                         run.report(step, score=0.0)
                 run.finish(score=1.0)
 
-        shop = Shop(tmp_path, code)
-        trials = shop.run(5, interrupt_after=2)
+        driver = Driver(tmp_path, code)
+        trials = driver.run(5, interrupt_after=2)
         n_before = sum(t.is_finished for t in trials)
-        trials = shop.run(5)
+        trials = driver.run(5)
 
         assert n_before in (2, 3)
         assert [t.state for t in trials] == [State.COMPLETE] * 5
@@ -548,8 +548,8 @@ class TestSessions:
         def table(trials: list[Trial]) -> list[tuple[object, ...]]:
             return [(t.number, t.job, t.point["x"], t.state, t.metrics, t.learned) for t in trials]
 
-        whole = Shop(tmp_path / "whole", code, slots=2, deterministic=True).run(11)
-        broken = Shop(tmp_path / "broken", code, slots=2, deterministic=True)
+        whole = Driver(tmp_path / "whole", code, slots=2, deterministic=True).run(11)
+        broken = Driver(tmp_path / "broken", code, slots=2, deterministic=True)
         for n in range(1, 11):
             broken.run(11, interrupt_after=n)
         assert table(broken.run(11)) == table(whole)

@@ -70,7 +70,7 @@ time.sleep(60)
 Order = tuple[str, int]
 
 
-class Shop:
+class Driver:
     """Worker processes and the records of one search in a folder.
 
     Args:
@@ -157,24 +157,24 @@ def buffered_output() -> Iterator[None]:
 
 
 @pytest.fixture
-def open_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
-    opened: list[Shop] = []
+def open_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    opened: list[Driver] = []
 
-    def open_shop(**more: Any) -> Shop:
-        opened.append(Shop(tmp_path / "search", **more))
+    def open_driver(**more: Any) -> Driver:
+        opened.append(Driver(tmp_path / "search", **more))
         return opened[-1]
 
-    yield open_shop
-    for shop in opened:
-        shop.close()
+    yield open_driver
+    for driver in opened:
+        driver.close()
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Yields one worker for all tests that do not harm it."""
-    shop = Shop(tmp_path_factory.mktemp("shop") / "search")
-    yield shop
-    shop.close()
+    driver = Driver(tmp_path_factory.mktemp("driver") / "search")
+    yield driver
+    driver.close()
 
 
 def is_alive(pid: int) -> bool:
@@ -186,25 +186,25 @@ def is_alive(pid: int) -> bool:
 
 
 class TestWarmWorker:
-    def test_problem_is_built_once(self, shop: Shop) -> None:
+    def test_problem_is_built_once(self, driver: Driver) -> None:
         """One process builds the problem once and trains one trial after the other."""
-        first, second = shop.run(("nothing", 0), ("nothing", 0))[-2:]
+        first, second = driver.run(("nothing", 0), ("nothing", 0))[-2:]
 
         assert first.metrics["pid"] == second.metrics["pid"] != os.getpid()
         assert first.metrics["n_built"] == second.metrics["n_built"] == 1
 
-    def test_output_of_every_kind_is_in_the_log(self, shop: Shop) -> None:
+    def test_output_of_every_kind_is_in_the_log(self, driver: Driver) -> None:
         """The log holds what Python, C and child processes print, and nothing of other trials."""
-        printing, silent = shop.run(("print", 0), ("nothing", 0))[-2:]
+        printing, silent = driver.run(("print", 0), ("nothing", 0))[-2:]
 
-        log = shop.records.log(printing.number)
+        log = driver.records.log(printing.number)
         for line in ("by print", "by print to stderr", "by write", "by puts", "by a child process"):
             assert f"{line}\n" in log
-        assert shop.records.log(silent.number) == ""
+        assert driver.records.log(silent.number) == ""
 
-    def test_exception_and_exit_leave_the_worker_warm(self, shop: Shop) -> None:
+    def test_exception_and_exit_leave_the_worker_warm(self, driver: Driver) -> None:
         """A trial that raises or calls sys.exit is FAILED with its traceback, and its worker continues."""
-        raised, left, after = shop.run(("raise", 0), ("exit", 0), ("nothing", 0))[-3:]
+        raised, left, after = driver.run(("raise", 0), ("exit", 0), ("nothing", 0))[-3:]
 
         assert [(t.state, t.reason) for t in (raised, left)] == [(State.FAILED, Reason.EXCEPTION)] * 2
         assert "ValueError: as the point says" in (raised.error or "")
@@ -212,66 +212,66 @@ class TestWarmWorker:
         assert after.metrics["n_built"] == 1
 
     @pytest.mark.slow
-    def test_problem_may_load_data_in_processes(self, shop: Shop) -> None:
+    def test_problem_may_load_data_in_processes(self, driver: Driver) -> None:
         """torch's DataLoader can start its own workers within a worker."""
-        trial = shop.run(("loader", 0))[-1]
+        trial = driver.run(("loader", 0))[-1]
 
         assert trial.error is None
         assert trial.metrics == {"score": 28.0}
 
-    def test_events_come_in_order(self, shop: Shop) -> None:
+    def test_events_come_in_order(self, driver: Driver) -> None:
         """The controller gets each start and each result, in order."""
         heard: list[Event] = []
 
-        shop.run(("nothing", 0), observe=heard.append)
+        driver.run(("nothing", 0), observe=heard.append)
 
         kinds = [type(event) for event in heard]
         assert kinds.index(Started) < kinds.index(Finished)
 
-    def test_test_is_called_in_the_worker(self, shop: Shop) -> None:
+    def test_test_is_called_in_the_worker(self, driver: Driver) -> None:
         """A finalist is tested in the warm process; an error comes back as a first line and a traceback."""
-        good, bad = shop.run(("nothing", 0), ("raise", 0))[-2:]
+        good, bad = driver.run(("nothing", 0), ("raise", 0))[-2:]
 
-        assert shop.executor.call("test", good)["metrics"]["pid"] == good.metrics["pid"]
+        assert driver.executor.call("test", good)["metrics"]["pid"] == good.metrics["pid"]
         with pytest.raises(
             ActionError, match=r"^TroubleProblem.test raised ValueError: as the point says\n(.|\n)*Traceback"
         ):
-            shop.executor.call("test", bad)
+            driver.executor.call("test", bad)
 
-    def test_start_record_names_the_process(self, shop: Shop) -> None:
+    def test_start_record_names_the_process(self, driver: Driver) -> None:
         """The attempt's start record names process, slot and session."""
-        trial = shop.run(("nothing", 0))[-1]
+        trial = driver.run(("nothing", 0))[-1]
 
-        start = shop.records.read(f"trials/{trial.number:06d}.start-1.json")
+        start = driver.records.read(f"trials/{trial.number:06d}.start-1.json")
         assert start is not None
         assert (start["pid"], start["session"], start["slot"]) == (trial.metrics["pid"], 1, 0)
 
 
 @pytest.mark.slow
 class TestDeaths:
-    def test_killed_worker_is_replaced(self, open_shop: Callable[..., Shop]) -> None:
+    def test_killed_worker_is_replaced(self, open_driver: Callable[..., Driver]) -> None:
         """A worker killed during a trial costs an attempt, and the trial runs again on a new process."""
-        shop = open_shop()
-        thread = shop.when_trial_runs(1, lambda pid: os.kill(pid, signal.SIGKILL))
+        driver = open_driver()
+        thread = driver.when_trial_runs(1, lambda pid: os.kill(pid, signal.SIGKILL))
 
-        trials = shop.run(("nothing", 0), ("sleep", 2), ("nothing", 0))
+        trials = driver.run(("nothing", 0), ("sleep", 2), ("nothing", 0))
         thread.join()
 
         assert [trial.state for trial in trials] == [State.COMPLETE] * 3
         assert [trial.attempt for trial in trials] == [1, 2, 1]
         assert trials[0].metrics["pid"] != trials[1].metrics["pid"] == trials[2].metrics["pid"]
 
-    def test_segfault_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
+    def test_segfault_is_a_lost_attempt(self, open_driver: Callable[..., Driver]) -> None:
         """A trial that crashes its process is FAILED(lost) after max_attempts, with the signal's name."""
-        shop = open_shop()
+        driver = open_driver()
 
-        crashed, after = shop.run(("segfault", 0), ("nothing", 0))
+        crashed, after = driver.run(("segfault", 0), ("nothing", 0))
 
         assert (crashed.state, crashed.reason, crashed.attempt) == (State.FAILED, Reason.LOST, 2)
         assert crashed.error == "its worker was killed by SIGSEGV"
-        assert "before the crash\n" in shop.records.log(0)
-        assert "Segmentation fault" in shop.records.log(0)
-        assert "in train" in shop.records.log(0)
+        assert "before the crash\n" in driver.records.log(0)
+        assert "Segmentation fault" in driver.records.log(0)
+        assert "in train" in driver.records.log(0)
         assert after.state == State.COMPLETE
 
     @pytest.mark.slow
@@ -285,7 +285,7 @@ class TestDeaths:
     )
     def test_bad_export_costs_only_its_worker(
         self,
-        open_shop: Callable[..., Shop],
+        open_driver: Callable[..., Driver],
         do: str,
         warning: str,
         jobs: bool,
@@ -295,10 +295,10 @@ class TestDeaths:
         """If the check of ``export`` crashes or hangs, its trial keeps its result, and no other trial is checked."""
         monkeypatch.setattr(worker_process, "CHECK_TIMEOUT_S", 2.0)
         monkeypatch.setattr(worker_process, "EARLY_CHECK_TIMEOUT_S", 1.0)
-        shop = open_shop(kind=kind, timeout_s=1.5, jobs=jobs)
+        driver = open_driver(kind=kind, timeout_s=1.5, jobs=jobs)
 
         plan = {"jobs": JobPlan(trials_per_job=3)} if jobs else {}
-        first, *after = shop.run((do, 500), (do, 500), ("nothing", 0), **plan)
+        first, *after = driver.run((do, 500), (do, 500), ("nothing", 0), **plan)
 
         told = f"export: {warning}. Correct it, or the winner can't be exported"
         assert first.inheritance["warnings"] == [told]
@@ -308,11 +308,11 @@ class TestDeaths:
         assert first.cost["seconds"] < 1.5
 
     @pytest.mark.slow
-    def test_bad_export_is_told_before_training(self, open_shop: Callable[..., Shop]) -> None:
+    def test_bad_export_is_told_before_training(self, open_driver: Callable[..., Driver]) -> None:
         """What ``export`` returns wrongly is told before the first trial starts."""
         events: list[Event] = []
-        shop = open_shop(kind=EarlyExportTroubleProblem)
-        first, second = shop.run(("nothing", 0), ("nothing", 0), observe=events.append)
+        driver = open_driver(kind=EarlyExportTroubleProblem)
+        first, second = driver.run(("nothing", 0), ("nothing", 0), observe=events.append)
 
         told = [event for event in events if isinstance(event, Notice | Started)]
         assert [type(event) for event in told] == [Notice, Started, Started]
@@ -323,62 +323,62 @@ class TestDeaths:
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", [EarlyExportTroubleProblem, ExportTroubleProblem], ids=["early", "late"])
     def test_interrupted_export_check_keeps_the_result(
-        self, open_shop: Callable[..., Shop], kind: type[TroubleProblem]
+        self, open_driver: Callable[..., Driver], kind: type[TroubleProblem]
     ) -> None:
         """Ctrl-C during the check of ``export`` ends the worker, and a trained trial keeps its result."""
-        shop = open_shop(kind=kind)
-        thread = shop.when_trial_runs(0, lambda pid: shop.executor.post(StopRequested("SIGINT")))
+        driver = open_driver(kind=kind)
+        thread = driver.when_trial_runs(0, lambda pid: driver.executor.post(StopRequested("SIGINT")))
         with pytest.raises(SearchInterruptedError):
-            shop.run(("spin", 500))
+            driver.run(("spin", 500))
         thread.join()
 
-        [trial] = shop.records.load()[0]
+        [trial] = driver.records.load()[0]
         is_early = kind is EarlyExportTroubleProblem
         assert (trial.state, trial.attempt) == ((State.WAITING, 0) if is_early else (State.COMPLETE, 1))
 
-    def test_crash_in_a_test_is_its_error(self, open_shop: Callable[..., Shop]) -> None:
+    def test_crash_in_a_test_is_its_error(self, open_driver: Callable[..., Driver]) -> None:
         """A finalist whose test crashes its process keeps its log, and the next finalist is tested."""
-        shop = open_shop()
-        trial = shop.run(("nothing", 0))[0]
+        driver = open_driver()
+        trial = driver.run(("nothing", 0))[0]
         deadly = Trial(number=9, index=9, proposal=Proposal(point={"do": "segfault", "seconds": 0}))
 
         with pytest.raises(ActionError, match="test of trial 9: its worker was killed by SIGSEGV, in each of 3 tries"):
-            shop.executor.call("test", deadly)
-        assert shop.records.other_logs(deadly)["test"].startswith("before the crash\n")
-        assert shop.executor.call("test", trial)["metrics"]["score"] == 1.0
+            driver.executor.call("test", deadly)
+        assert driver.records.other_logs(deadly)["test"].startswith("before the crash\n")
+        assert driver.executor.call("test", trial)["metrics"]["score"] == 1.0
 
-    def test_a_lost_worker_costs_a_test_no_more_than_another_try(self, open_shop: Callable[..., Shop]) -> None:
+    def test_a_lost_worker_costs_a_test_no_more_than_another_try(self, open_driver: Callable[..., Driver]) -> None:
         """A test whose worker is lost once, as by the system's memory killer, is made on the next one."""
-        shop = open_shop()
-        trial = shop.run(("nothing", 0))[0]
-        (shop.pids / "die").touch()
+        driver = open_driver()
+        trial = driver.run(("nothing", 0))[0]
+        (driver.pids / "die").touch()
 
-        tested = shop.executor.call("test", trial)
+        tested = driver.executor.call("test", trial)
 
         assert tested["metrics"]["score"] == 1.0
         assert tested["metrics"]["pid"] != trial.metrics["pid"]
 
-    def test_output_of_a_test_is_kept(self, open_shop: Callable[..., Shop]) -> None:
+    def test_output_of_a_test_is_kept(self, open_driver: Callable[..., Driver]) -> None:
         """The output of a test is stored beside the trial's own log."""
-        shop = open_shop()
-        trial = shop.run(("print", 0))[0]
-        training = shop.records.log(0)
-        shop.executor.call("test", trial)
+        driver = open_driver()
+        trial = driver.run(("print", 0))[0]
+        training = driver.records.log(0)
+        driver.executor.call("test", trial)
 
-        assert "by puts\n" in shop.records.other_logs(trial)["test"]
-        assert shop.records.log(0) == training
+        assert "by puts\n" in driver.records.other_logs(trial)["test"]
+        assert driver.records.log(0) == training
 
     @pytest.mark.parametrize("do", ["sleep", "spin"])
-    def test_hanging_trial_is_killed_on_time(self, open_shop: Callable[..., Shop], do: str) -> None:
+    def test_hanging_trial_is_killed_on_time(self, open_driver: Callable[..., Driver], do: str) -> None:
         """After trial_timeout_s a trial is FAILED(timeout), also in C code that holds the interpreter's lock."""
-        shop = open_shop(timeout_s=3.0)
+        driver = open_driver(timeout_s=3.0)
         began_s: list[float] = []
 
         def observe(event: Event) -> None:
             if isinstance(event, Started | Finished):
                 began_s.append(time.monotonic())
 
-        hung, after = shop.run((do, 500), ("nothing", 0), observe=observe)
+        hung, after = driver.run((do, 500), ("nothing", 0), observe=observe)
 
         assert (hung.state, hung.reason, hung.attempt) == (State.FAILED, Reason.TIMEOUT, 1)
         assert hung.error == "ran past trial_timeout_s (3 s) and was killed"
@@ -387,22 +387,22 @@ class TestDeaths:
         assert after.state == State.COMPLETE
         if do == "spin":
             assert hung.curve == ((1, {"score": 0.25}),)
-            assert shop.records.log(0) == "before the hang\n"
+            assert driver.records.log(0) == "before the hang\n"
 
-    def test_timeout_does_not_count_the_start(self, open_shop: Callable[..., Shop]) -> None:
+    def test_timeout_does_not_count_the_start(self, open_driver: Callable[..., Driver]) -> None:
         """The timeout starts with the problem's code, not with the worker's start."""
-        shop = open_shop(timeout_s=2.0, constructor="waits")
+        driver = open_driver(timeout_s=2.0, constructor="waits")
 
-        assert shop.run(("nothing", 0))[0].state == State.COMPLETE
+        assert driver.run(("nothing", 0))[0].state == State.COMPLETE
 
     @pytest.mark.parametrize(("timeout_s", "max_wait_s"), [(1e300, 86400.0), (60.0, 0.05)])
     def test_timeout_of_any_length(
-        self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, timeout_s: float, max_wait_s: float
+        self, open_driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch, timeout_s: float, max_wait_s: float
     ) -> None:
         """A timeout beyond the limits of the system is no error, since the driver waits in steps."""
         monkeypatch.setattr(worker_process, "MAX_WAIT_S", max_wait_s)
 
-        assert open_shop(timeout_s=timeout_s).run(("sleep", 1))[0].state == State.COMPLETE
+        assert open_driver(timeout_s=timeout_s).run(("sleep", 1))[0].state == State.COMPLETE
 
     @pytest.mark.parametrize(
         ("constructor", "kind", "line"),
@@ -416,80 +416,80 @@ class TestDeaths:
         ],
     )
     def test_problem_that_cannot_be_built_ends_the_search(
-        self, open_shop: Callable[..., Shop], constructor: str, kind: type[Exception], line: str
+        self, open_driver: Callable[..., Driver], constructor: str, kind: type[Exception], line: str
     ) -> None:
         """An error in the problem's constructor ends the search at once with that error."""
-        shop = open_shop(constructor=constructor)
+        driver = open_driver(constructor=constructor)
         began_s = time.monotonic()
 
         with pytest.raises(kind, match=line):
-            shop.run(("nothing", 0))
+            driver.run(("nothing", 0))
         assert time.monotonic() - began_s < 60
-        assert not shop.records.load()[0][0].is_finished
+        assert not driver.records.load()[0][0].is_finished
 
-    def test_worker_that_ends_at_its_start_is_a_lost_attempt(self, open_shop: Callable[..., Shop]) -> None:
+    def test_worker_that_ends_at_its_start_is_a_lost_attempt(self, open_driver: Callable[..., Driver]) -> None:
         """A problem that ends the process in its constructor loses each trial, with the exit status."""
-        shop = open_shop(constructor="ends")
+        driver = open_driver(constructor="ends")
 
-        trial = shop.run(("nothing", 0))[0]
+        trial = driver.run(("nothing", 0))[0]
 
         assert (trial.reason, trial.error) == (Reason.LOST, "its worker ended with exit status 3")
 
-    def test_supervisor_must_answer(self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_supervisor_must_answer(self, open_driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch) -> None:
         """A worker whose supervisor is stopped gets no trial, since nothing it starts could be ended."""
         monkeypatch.setattr("nas.executors.supervised_process._ORDER_TIMEOUT_S", 3.0)
-        shop = open_shop(constructor="stops")
+        driver = open_driver(constructor="stops")
 
-        [trial] = shop.run(("nothing", 0))
+        [trial] = driver.run(("nothing", 0))
 
         assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
-        assert len(list(shop.pids.glob("0-*"))) == 1
+        assert len(list(driver.pids.glob("0-*"))) == 1
 
-    def test_slots_crash_independently(self, open_shop: Callable[..., Shop]) -> None:
+    def test_slots_crash_independently(self, open_driver: Callable[..., Driver]) -> None:
         """A crashed worker does not affect other slots' trials."""
-        shop = open_shop(slots=2)
+        driver = open_driver(slots=2)
 
-        trials = shop.run(("sleep", 3), ("kill", 0), ("nothing", 0))
+        trials = driver.run(("sleep", 3), ("kill", 0), ("nothing", 0))
 
         assert [trial.state for trial in trials] == [State.COMPLETE, State.FAILED, State.COMPLETE]
         assert [trial.attempt for trial in trials] == [1, 2, 1]
 
-    def test_jobs_trials_share_neither_state_nor_processes(self, open_shop: Callable[..., Shop]) -> None:
+    def test_jobs_trials_share_neither_state_nor_processes(self, open_driver: Callable[..., Driver]) -> None:
         """Between two trials of a job the worker is restored, and its children end; if it can't be, it is replaced."""
-        shop = open_shop(jobs=True)
-        trials = shop.run(("leave", 0), ("thread", 0), ("nothing", 0), jobs=JobPlan(trials_per_job=3))
+        driver = open_driver(jobs=True)
+        trials = driver.run(("leave", 0), ("thread", 0), ("nothing", 0), jobs=JobPlan(trials_per_job=3))
 
         assert [(trial.state, trial.attempt, trial.job) for trial in trials] == [(State.COMPLETE, 1, 0)] * 3
         assert not is_alive(int(trials[0].metrics["child"]))
         assert trials[0].metrics["pid"] == trials[1].metrics["pid"] != trials[2].metrics["pid"]
 
-    def test_children_can_be_terminated(self, open_shop: Callable[..., Shop]) -> None:
+    def test_children_can_be_terminated(self, open_driver: Callable[..., Driver]) -> None:
         """Signals that a worker ignores end its forks and its programs."""
-        [trial] = open_shop().run(("terminate", 0))
+        [trial] = open_driver().run(("terminate", 0))
 
         assert trial.metrics == {"score": -signal.SIGTERM, "fork": -signal.SIGINT}
 
-    def test_forked_child_computes(self, open_shop: Callable[..., Shop]) -> None:
+    def test_forked_child_computes(self, open_driver: Callable[..., Driver]) -> None:
         """A child forked after a computation with two threads computes, with one."""
-        [trial] = open_shop(n_threads=2).run(("fork", 0))
+        [trial] = open_driver(n_threads=2).run(("fork", 0))
 
         assert trial.metrics == {"score": 1.0}
 
-    def test_worker_that_outlives_a_kill_is_abandoned(self, open_shop: Callable[..., Shop]) -> None:
+    def test_worker_that_outlives_a_kill_is_abandoned(self, open_driver: Callable[..., Driver]) -> None:
         """While a killed process hangs, held by a tracer here, another one trains the next trial."""
-        shop = open_shop(timeout_s=3.0)
+        driver = open_driver(timeout_s=3.0)
         tracers: list[subprocess.Popen[bytes]] = []
 
         def trace(pid: int) -> None:
             tracers.append(subprocess.Popen([sys.executable, "-c", TRACER, str(pid)], stdout=subprocess.PIPE))
             tracers[0].stdout.readline()  # type: ignore[union-attr]
 
-        thread = shop.when_trial_runs(0, trace)
+        thread = driver.when_trial_runs(0, trace)
         began_s = time.monotonic()
-        hung, after = shop.run(("traceable", 500), ("nothing", 0))
+        hung, after = driver.run(("traceable", 500), ("nothing", 0))
         seconds = time.monotonic() - began_s
         thread.join()
-        is_held = tracers[0].poll() is None and is_alive(shop.pid_of(0) or 0)
+        is_held = tracers[0].poll() is None and is_alive(driver.pid_of(0) or 0)
         tracers[0].kill()
         tracers[0].communicate()
 
@@ -501,40 +501,42 @@ class TestDeaths:
 @pytest.mark.slow
 class TestStops:
     @pytest.mark.parametrize("do", ["report", "hang", "spin"])
-    def test_interrupt_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
+    def test_interrupt_ends_running_trials(self, open_driver: Callable[..., Driver], do: str) -> None:
         """An interrupted trial ends at its next report, or is killed soon, even if it hangs after a report."""
-        shop = open_shop()
-        shop.run(("nothing", 0))
-        thread = shop.when_trial_runs(1, lambda pid: time.sleep(0.3) or shop.executor.post(StopRequested("SIGINT", 2)))
+        driver = open_driver()
+        driver.run(("nothing", 0))
+        thread = driver.when_trial_runs(
+            1, lambda pid: time.sleep(0.3) or driver.executor.post(StopRequested("SIGINT", 2))
+        )
         stopped_s: list[float] = []
 
         def observe(event: Event) -> None:
             stopped_s.append(time.monotonic())
 
         with pytest.raises(SearchInterruptedError):
-            shop.run((do, 500), observe=observe)
+            driver.run((do, 500), observe=observe)
         thread.join()
         assert time.monotonic() - stopped_s[-1] < 15  # the controller waits for 20 s
-        assert not shop.records.load()[0][1].is_finished
+        assert not driver.records.load()[0][1].is_finished
 
     @pytest.mark.parametrize("do", ["report", "hang", "spin", "sleep"])
-    def test_deadline_ends_running_trials(self, open_shop: Callable[..., Shop], do: str) -> None:
+    def test_deadline_ends_running_trials(self, open_driver: Callable[..., Driver], do: str) -> None:
         """When the hours are used up, a trial is STOPPED at its next report, or killed, with its last report."""
-        shop = open_shop()
-        shop.run(("nothing", 0))
+        driver = open_driver()
+        driver.run(("nothing", 0))
         began_s: list[float] = []
 
         def spent_hours() -> float:
-            if shop.pid_of(1) is None:
+            if driver.pid_of(1) is None:
                 return 0.0
             began_s.append(time.monotonic())
             return (began_s[-1] - began_s[0]) / 3600
 
         budget = Budget(hours=1 / 3600, at_deadline="stop")
-        _, trial, *after = shop.run((do, 500), ("nothing", 0), spent_hours=spent_hours, budget=budget)
+        _, trial, *after = driver.run((do, 500), ("nothing", 0), spent_hours=spent_hours, budget=budget)
 
         assert after == []
-        assert trial == shop.records.load()[0][1]
+        assert trial == driver.records.load()[0][1]
         assert trial.reason == Reason.DEADLINE
         if do == "sleep":
             assert (trial.state, trial.error) == (State.FAILED, "stopped before its first report")
@@ -543,62 +545,62 @@ class TestStops:
         assert 0.5 < trial.cost["seconds"] < 20
 
     @pytest.mark.parametrize("do", ["sleep", "nothing"], ids=["after its trial", "after its dismissal"])
-    def test_deadline_ends_a_job_without_a_trial(self, open_shop: Callable[..., Shop], do: str) -> None:
+    def test_deadline_ends_a_job_without_a_trial(self, open_driver: Callable[..., Driver], do: str) -> None:
         """A job whose code goes on after its trial's result is killed, and keeps the result."""
-        shop = open_shop(kind=LingeringProblem, jobs=True)
+        driver = open_driver(kind=LingeringProblem, jobs=True)
         budget = Budget(hours=1 / 3600, at_deadline="stop")
-        [trial] = shop.run(
+        [trial] = driver.run(
             (do, 500),
-            spent_hours=lambda: 0.0 if shop.pid_of(0) is None else 1.0,
+            spent_hours=lambda: 0.0 if driver.pid_of(0) is None else 1.0,
             budget=budget,
             jobs=JobPlan.of(None, loops=True),
         )
 
         assert trial.state == State.COMPLETE
-        until(lambda: not is_alive(shop.pid_of(0) or 0))
+        until(lambda: not is_alive(driver.pid_of(0) or 0))
 
-    def test_a_restarted_job_is_killed_on_its_slot(self, open_shop: Callable[..., Shop]) -> None:
+    def test_a_restarted_job_is_killed_on_its_slot(self, open_driver: Callable[..., Driver]) -> None:
         """Its last trial, by which it is named, ran on another slot."""
-        shop, events = open_shop(slots=2, jobs=True, constructor="hangs"), list[Event]()
-        thread = threading.Thread(target=resume_job, args=(shop.pool, JobStart(5, 1), events.append))
+        driver, events = open_driver(slots=2, jobs=True, constructor="hangs"), list[Event]()
+        thread = threading.Thread(target=resume_job, args=(driver.pool, JobStart(5, 1), events.append))
         thread.start()
         give_up_s = time.monotonic() + 60
         while thread.is_alive() and time.monotonic() < give_up_s:
-            shop.pool.stop(Trial(number=3, index=3, proposal=Proposal(point={}), job=5, slot=0), "kill")
+            driver.pool.stop(Trial(number=3, index=3, proposal=Proposal(point={}), job=5, slot=0), "kill")
             thread.join(0.5)
 
         assert events == [JobLeftWorker(5, lost="the time budget was used up", counts=False)]
 
-    def test_a_worker_that_takes_no_order_is_killed(self, open_shop: Callable[..., Shop]) -> None:
+    def test_a_worker_that_takes_no_order_is_killed(self, open_driver: Callable[..., Driver]) -> None:
         """A stopped process reads no large order, and the kill does not wait for that."""
-        shop = open_shop()
-        [first] = shop.run(("nothing", 0))
+        driver = open_driver()
+        [first] = driver.run(("nothing", 0))
         os.kill(int(first.metrics["pid"]), signal.SIGSTOP)
         proposal = Proposal(point={"do": "nothing", "seconds": 0}, derivation={"note": "x" * 5_000_000})
         trial = Trial(number=1, index=1, proposal=proposal, slot=0, attempt=1)
         outcomes: list[object] = []
-        thread = run_in_thread(shop, trial, outcomes)
+        thread = run_in_thread(driver, trial, outcomes)
         give_up_s = time.monotonic() + 60
         while thread.is_alive() and time.monotonic() < give_up_s:
             thread.join(0.5)
-            shop.pool.stop(trial, "kill")
+            driver.pool.stop(trial, "kill")
 
         [lost] = outcomes
         assert isinstance(lost, WorkerLostError)
         assert not lost.counts
 
-    def test_a_trial_that_ignores_stops_blocks_nothing(self, open_shop: Callable[..., Shop]) -> None:
+    def test_a_trial_that_ignores_stops_blocks_nothing(self, open_driver: Callable[..., Driver]) -> None:
         """A thousand stop requests do not fill its pipe, and it can be killed then."""
-        shop = open_shop()
+        driver = open_driver()
         trial = ordered("sleep", 500)
         outcomes: list[object] = []
-        thread = run_in_thread(shop, trial, outcomes)
-        until(lambda: shop.pid_of(0))
+        thread = run_in_thread(driver, trial, outcomes)
+        until(lambda: driver.pid_of(0))
 
         def stop() -> None:
             for _ in range(1000):
-                shop.pool.stop(trial, "deadline")
-            shop.pool.stop(trial, "kill")
+                driver.pool.stop(trial, "deadline")
+            driver.pool.stop(trial, "kill")
 
         stopping = threading.Thread(target=stop, daemon=True)
         stopping.start()
@@ -609,15 +611,15 @@ class TestStops:
         assert isinstance(ended, Trial)
         assert (ended.state, ended.reason) == (State.FAILED, Reason.DEADLINE)
 
-    def test_a_kill_before_the_start_costs_no_attempt(self, open_shop: Callable[..., Shop]) -> None:
+    def test_a_kill_before_the_start_costs_no_attempt(self, open_driver: Callable[..., Driver]) -> None:
         """If nothing has run, the trial waits for more hours."""
-        shop = open_shop(constructor="hangs")
+        driver = open_driver(constructor="hangs")
         trial = ordered("nothing", 0)
         outcomes: list[object] = []
-        thread = run_in_thread(shop, trial, outcomes)
+        thread = run_in_thread(driver, trial, outcomes)
         give_up_s = time.monotonic() + 60
         while thread.is_alive() and time.monotonic() < give_up_s:  # it may not be there yet
-            shop.pool.stop(trial, "kill")
+            driver.pool.stop(trial, "kill")
             thread.join(0.5)
 
         [lost] = outcomes
@@ -625,37 +627,37 @@ class TestStops:
         assert not lost.counts
 
     def test_a_start_ends_with_the_budget(
-        self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+        self, open_driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A worker whose start hangs is ended at the deadline, and soon if it should test or export after that."""
         monkeypatch.setattr(worker_process, "RESTART_MIN_S", 1.0)
         monkeypatch.setattr(worker_process, "RESTART_FACTOR", 0.0)
-        shop = open_shop(constructor="later")
-        [trial] = shop.run(("nothing", 0))
-        (shop.pids / "hang").touch()
+        driver = open_driver(constructor="later")
+        [trial] = driver.run(("nothing", 0))
+        (driver.pids / "hang").touch()
         os.kill(int(trial.metrics["pid"]), signal.SIGKILL)
         began_s = time.monotonic()
         budget = Budget(hours=2 / 3600, at_deadline="stop")
-        _, waiting = shop.run(
+        _, waiting = driver.run(
             *[("nothing", 0)] * 2, spent_hours=lambda: (time.monotonic() - began_s) / 3600, budget=budget
         )
         with pytest.raises(ActionError, match=r"^test of trial 0: its worker did not start within 1 s$"):
-            shop.executor.call("test", trial)
+            driver.executor.call("test", trial)
 
         assert waiting.state == State.WAITING
         assert time.monotonic() - began_s < 20
 
     @pytest.mark.parametrize("timeout_s", [None, 1.0], ids=["deadline", "timeout"])
-    def test_static_metrics_survive_a_kill(self, open_shop: Callable[..., Shop], timeout_s: float | None) -> None:
+    def test_static_metrics_survive_a_kill(self, open_driver: Callable[..., Driver], timeout_s: float | None) -> None:
         """A killed trial keeps its static metrics, objectives included if it has a score."""
-        shop = open_shop(timeout_s=timeout_s, kind=KnownTroubleProblem)
+        driver = open_driver(timeout_s=timeout_s, kind=KnownTroubleProblem)
         trial = ordered("hang", 500)
         outcomes: list[object] = []
         reported = threading.Event()
-        thread = run_in_thread(shop, trial, outcomes, lambda event: isinstance(event, Reported) and reported.set())
+        thread = run_in_thread(driver, trial, outcomes, lambda event: isinstance(event, Reported) and reported.set())
         assert reported.wait(60)
         if timeout_s is None:
-            shop.pool.stop(trial, "kill")
+            driver.pool.stop(trial, "kill")
         thread.join(20)
 
         [ended] = outcomes
@@ -664,16 +666,16 @@ class TestStops:
         assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
         assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
 
-    def test_closing_ends_running_workers(self, open_shop: Callable[..., Shop]) -> None:
+    def test_closing_ends_running_workers(self, open_driver: Callable[..., Driver]) -> None:
         """close ends a worker with a hanging trial and the thread that waits for it; the attempt does not count."""
-        shop = open_shop()
+        driver = open_driver()
         outcomes: list[object] = []
-        thread = run_in_thread(shop, ordered("spin", 500), outcomes)
-        until(lambda: shop.pid_of(0))
-        pid = shop.pid_of(0)
+        thread = run_in_thread(driver, ordered("spin", 500), outcomes)
+        until(lambda: driver.pid_of(0))
+        pid = driver.pid_of(0)
         began_s = time.monotonic()
 
-        shop.close()
+        driver.close()
         thread.join(10)
 
         assert time.monotonic() - began_s < 5
@@ -683,13 +685,13 @@ class TestStops:
         assert (str(error), error.counts) == ("interrupted", False)
 
     def test_problems_whose_close_hangs_are_told(
-        self, open_shop: Callable[..., Shop], caplog: pytest.LogCaptureFixture
+        self, open_driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
     ) -> None:
         """Workers that do not end are killed, all at the same time, with a line each."""
-        shop = open_shop(constructor="closes", slots=2)
-        pids = [int(trial.metrics["pid"]) for trial in shop.run(("nothing", 0), ("nothing", 0))]
+        driver = open_driver(constructor="closes", slots=2)
+        pids = [int(trial.metrics["pid"]) for trial in driver.run(("nothing", 0), ("nothing", 0))]
 
-        shop.pool.close(5.0)
+        driver.pool.close(5.0)
 
         assert len(set(pids)) == 2
         assert not any(map(is_alive, pids))
@@ -699,16 +701,16 @@ class TestStops:
         assert second.created - first.created < 5
 
     def test_closing_does_not_wait_for_a_disk(
-        self, open_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+        self, open_driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The workers end although the disk of their logs hangs."""
         hangs, goes_on = threading.Event(), threading.Event()
         monkeypatch.setattr("nas.executors.process_pool.LOG_INTERVAL_S", 0.01)
         monkeypatch.setattr(WorkerProcess, "shorten_log", lambda worker: (hangs.set(), goes_on.wait()))
-        shop = open_shop()
-        [trial] = shop.run(("nothing", 0))
+        driver = open_driver()
+        [trial] = driver.run(("nothing", 0))
         assert hangs.wait(10)
-        closing = threading.Thread(target=shop.close)
+        closing = threading.Thread(target=driver.close)
         closing.start()
         closing.join(20)
         has_closed, worker_runs = not closing.is_alive(), is_alive(int(trial.metrics["pid"]))
@@ -717,20 +719,20 @@ class TestStops:
 
         assert (has_closed, worker_runs) == (True, False)
 
-    def test_closing_ends_starting_workers(self, open_shop: Callable[..., Shop]) -> None:
+    def test_closing_ends_starting_workers(self, open_driver: Callable[..., Driver]) -> None:
         """close during a worker's start leaves no process and starts no trial; a closed pool starts none."""
-        shop = open_shop()
+        driver = open_driver()
         before = set(children_of(os.getpid()))
         outcomes: list[object] = []
-        running = run_in_thread(shop, ordered("spin", 500), outcomes)
+        running = run_in_thread(driver, ordered("spin", 500), outcomes)
         until(lambda: set(children_of(os.getpid())) - before)
 
-        shop.close()
+        driver.close()
         running.join(10)
-        run_in_thread(shop, ordered("spin", 500), outcomes).join(10)
+        run_in_thread(driver, ordered("spin", 500), outcomes).join(10)
 
         assert [type(outcome) for outcome in outcomes] == [WorkerLostError] * 2
-        assert shop.pid_of(0) is None
+        assert driver.pid_of(0) is None
         assert not set(children_of(os.getpid())) - before
 
 
@@ -739,13 +741,13 @@ def ordered(do: str, seconds: int) -> Trial:
 
 
 def run_in_thread(
-    shop: Shop, trial: Trial, outcomes: list[object], post: Callable[[Event], object] = lambda event: None
+    driver: Driver, trial: Trial, outcomes: list[object], post: Callable[[Event], object] = lambda event: None
 ) -> threading.Thread:
     """Runs a trial on its slot's worker, and appends the outcomes."""
 
     def run() -> None:
         try:
-            outcomes.append(shop.pool.run(Assignment(trial), post))
+            outcomes.append(driver.pool.run(Assignment(trial), post))
         except Exception as error:
             outcomes.append(error)
 
@@ -757,13 +759,13 @@ def run_in_thread(
 DRIVER = """
 import signal, sys
 from pathlib import Path
-from tests.nas.executors.test_process_pool import Shop
+from tests.nas.executors.test_process_pool import Driver
 
 signal.signal(signal.SIGINT, lambda *_: None)
-shop = Shop(Path(sys.argv[1]), slots=2)
+driver = Driver(Path(sys.argv[1]), slots=2)
 print("ready", flush=True)
-trials = shop.run((sys.argv[2], int(sys.argv[3])), (sys.argv[2], int(sys.argv[3])))
-shop.close()
+trials = driver.run((sys.argv[2], int(sys.argv[3])), (sys.argv[2], int(sys.argv[3])))
+driver.close()
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python gives up a handler while it ends, and a signal would kill it then
 print(*[f"{trial.state}:{trial.attempt}" for trial in trials], flush=True)
 """
@@ -889,11 +891,11 @@ def test_workers_see_their_gpus(
 
 @pytest.mark.slow
 def test_log_of_a_slot_is_bounded(
-    open_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_driver: Callable[..., Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial that prints 80 MB uses a part of that in the temporary folder, and its log has the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    shop, sizes, is_done = open_shop(), [0], threading.Event()
+    driver, sizes, is_done = open_driver(), [0], threading.Event()
 
     def watch() -> None:
         while not is_done.wait(0.02):
@@ -901,11 +903,11 @@ def test_log_of_a_slot_is_bounded(
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    [trial] = shop.run(("flood", 4))
+    [trial] = driver.run(("flood", 4))
     is_done.set()
     watcher.join()
 
-    log = shop.records.log(trial.number)
+    log = driver.records.log(trial.number)
     assert max(sizes) < 60_000_000
     assert len(log) == MAX_LOG_BYTES
     assert log.endswith("\nthe end\n")

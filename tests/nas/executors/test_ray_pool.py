@@ -46,7 +46,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-class Shop:
+class Driver:
     """A pool on the cluster, and the records of a search in a folder."""
 
     def __init__(self, root: Path, address: str | None, *, trial_timeout_s: float | None = None, **spec: Any) -> None:
@@ -84,19 +84,19 @@ class Shop:
 
 
 @pytest.fixture
-def open_shop(nodes: RayNodes, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+def open_driver(nodes: RayNodes, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     """Yields a function that opens a pool on the cluster, which has a node unless ``joins`` is false."""
-    opened: list[Shop] = []
+    opened: list[Driver] = []
 
-    def open_shop(*, joins: bool = True, **spec: Any) -> Shop:
+    def open_driver(*, joins: bool = True, **spec: Any) -> Driver:
         if joins and all(node.exit_status is not None for node in nodes.nodes):
             nodes.join()
-        opened.append(Shop(tmp_path / "search", nodes.address, **spec))
+        opened.append(Driver(tmp_path / "search", nodes.address, **spec))
         return opened[-1]
 
-    yield open_shop
-    for shop in opened:
-        shop.close()
+    yield open_driver
+    for driver in opened:
+        driver.close()
 
 
 def lost(attempt: Future[Trial | None], timeout_s: float) -> WorkerLostError:
@@ -105,20 +105,20 @@ def lost(attempt: Future[Trial | None], timeout_s: float) -> WorkerLostError:
     return error
 
 
-def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:
+def test_nodes_join_and_vanish(nodes: RayNodes, open_driver: Callable[..., Driver]) -> None:
     """A trial waits for a node, is lost with it in seconds, and runs again on the next; SIGTERM costs no attempt."""
-    shop = open_shop(joins=False)
-    first = shop.start(0, "report", seconds=100)
-    until(lambda: "workers: 0 workers for 1 slot; each takes 1 CPU of the cluster" in shop.display.waits)
+    driver = open_driver(joins=False)
+    first = driver.start(0, "report", seconds=100)
+    until(lambda: "workers: 0 workers for 1 slot; each takes 1 CPU of the cluster" in driver.display.waits)
     node = nodes.join()
-    shop.await_start(0)
+    driver.await_start(0)
     node.kill()
     why = lost(first, 60)
-    again = shop.start(0, "report", seconds=100, attempt=2)
+    again = driver.start(0, "report", seconds=100, attempt=2)
     nodes.join()
-    os.kill(parent(shop.await_start(0, attempt=2)), signal.SIGTERM)  # the node's raylet, as Slurm and Kubernetes do
+    os.kill(parent(driver.await_start(0, attempt=2)), signal.SIGTERM)  # the node's raylet, as Slurm and Kubernetes do
     planned = lost(again, 60)
-    last = shop.start(0, "nothing", attempt=3)
+    last = driver.start(0, "nothing", attempt=3)
     nodes.join()
     trial = last.result(120)
 
@@ -127,27 +127,27 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_shop: Callable[..., Shop]) 
     assert "terminated expectedly: received SIGTERM" in str(planned)
     assert trial is not None
     assert (trial.state, trial.attempt) == (State.COMPLETE, 3)
-    until(lambda: shop.display.waits[-1] is None, what="the end of the wait")
-    assert "1 worker for 1 slot" in shop.display.lines
+    until(lambda: driver.display.waits[-1] is None, what="the end of the wait")
+    assert "1 worker for 1 slot" in driver.display.lines
 
 
-def test_a_killed_worker_is_replaced(open_shop: Callable[..., Shop]) -> None:
+def test_a_killed_worker_is_replaced(open_driver: Callable[..., Driver]) -> None:
     """kill -9 of an actor is noticed within seconds, and costs an attempt; SIGTERM costs none.
 
     The trial begins again soon after the notice.
     """
-    shop = open_shop()
-    first = shop.start(0, "report", seconds=100)
-    actor = shop.await_start(0)
+    driver = open_driver()
+    first = driver.start(0, "report", seconds=100)
+    actor = driver.await_start(0)
     os.kill(actor, signal.SIGKILL)
     whys = [lost(first, 60)]
     noticed_s = time.monotonic()
-    second = shop.start(0, "report", seconds=100, attempt=2)
-    actor = shop.await_start(0, attempt=2)
+    second = driver.start(0, "report", seconds=100, attempt=2)
+    actor = driver.await_start(0, attempt=2)
     seconds = time.monotonic() - noticed_s
     os.kill(actor, signal.SIGTERM)
     whys.append(lost(second, 60))
-    trial = shop.start(0, "nothing", attempt=3).result(120)
+    trial = driver.start(0, "nothing", attempt=3).result(120)
 
     assert seconds < 60
     assert [why.counts for why in whys] == [True, False]
@@ -157,19 +157,19 @@ def test_a_killed_worker_is_replaced(open_shop: Callable[..., Shop]) -> None:
     assert trial.state == State.COMPLETE
 
 
-def test_the_controller_never_waits_for_ray(open_shop: Callable[..., Shop]) -> None:
+def test_the_controller_never_waits_for_ray(open_driver: Callable[..., Driver]) -> None:
     """With the process that talks to Ray stopped, calls of the controller return at once, and arrive later."""
-    shop = open_shop()
-    running = shop.start(0, "report", seconds=100)
-    shop.await_start(0)
-    pid = shop.pool.pid
+    driver = open_driver()
+    running = driver.start(0, "report", seconds=100)
+    driver.await_start(0)
+    pid = driver.pool.pid
     os.kill(pid, signal.SIGSTOP)
     try:
         began_s = time.monotonic()
         for _ in range(2000):
-            shop.pool.stop(Trial(number=0, index=0, proposal=Proposal(point={}), slot=0), "stop")
-        shop.pool.dismiss(0)
-        assert not shop.pool.has_job(0)
+            driver.pool.stop(Trial(number=0, index=0, proposal=Proposal(point={}), slot=0), "stop")
+        driver.pool.dismiss(0)
+        assert not driver.pool.has_job(0)
         seconds = time.monotonic() - began_s
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -180,34 +180,34 @@ def test_the_controller_never_waits_for_ray(open_shop: Callable[..., Shop]) -> N
     assert trial.state == State.STOPPED
 
 
-def test_a_trial_that_is_killed_on_its_way_to_an_actor_ends(open_shop: Callable[..., Shop]) -> None:
+def test_a_trial_that_is_killed_on_its_way_to_an_actor_ends(open_driver: Callable[..., Driver]) -> None:
     """Such an order is not taken back: the actor ends the trial, begun or not, and runs the next one alone."""
-    shop = open_shop()
-    shop.start(0, "nothing").result(120)
-    pid = shop.pool.pid
+    driver = open_driver()
+    driver.start(0, "nothing").result(120)
+    pid = driver.pool.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        running = shop.start(1, "report", seconds=100)
+        running = driver.start(1, "report", seconds=100)
         time.sleep(0.2)
-        shop.pool.stop(Trial(number=1, index=1, proposal=Proposal(point={}), slot=0), "kill")
+        driver.pool.stop(Trial(number=1, index=1, proposal=Proposal(point={}), slot=0), "kill")
     finally:
         os.kill(pid, signal.SIGCONT)
     while not running.done():  # as the controller does
-        shop.pool.stop(Trial(number=1, index=1, proposal=Proposal(point={}), slot=0), "kill")
+        driver.pool.stop(Trial(number=1, index=1, proposal=Proposal(point={}), slot=0), "kill")
         time.sleep(0.1)
-    shop.start(2, "nothing").result(120)
-    start = shop.records.read_start(1, 1)
+    driver.start(2, "nothing").result(120)
+    start = driver.records.read_start(1, 1)
 
     assert start is None or not Path(f"/proc/{start['pid']}").exists()
 
 
-def test_a_crash_and_a_timeout_end_only_their_trial(open_shop: Callable[..., Shop]) -> None:
+def test_a_crash_and_a_timeout_end_only_their_trial(open_driver: Callable[..., Driver]) -> None:
     """As on one machine: a segfault costs an attempt, a trial past its time fails, and the actor goes on."""
-    shop = open_shop(trial_timeout_s=5)
-    crashed = lost(shop.start(0, "segfault"), 120)
-    late = shop.start(1, "hang", seconds=100).result(60)
-    last = shop.start(2, "nothing").result(60)
+    driver = open_driver(trial_timeout_s=5)
+    crashed = lost(driver.start(0, "segfault"), 120)
+    late = driver.start(1, "hang", seconds=100).result(60)
+    last = driver.start(2, "nothing").result(60)
 
     assert crashed.counts
     assert "its worker was killed by SIGSEGV" in str(crashed)
@@ -215,12 +215,12 @@ def test_a_crash_and_a_timeout_end_only_their_trial(open_shop: Callable[..., Sho
     assert (late.state, late.reason) == (State.FAILED, Reason.TIMEOUT)
     assert last is not None
     assert last.state == State.COMPLETE
-    assert not any("was lost" in line for line in shop.display.lines)
+    assert not any("was lost" in line for line in driver.display.lines)
 
 
 @pytest.mark.parametrize("what", ["version", "records", "code"])
 def test_unfit_workers_are_refused(
-    what: str, open_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, open_driver: Callable[..., Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers of another version or source, or without the driver's records, leave; three in a row end the search."""
     more: dict[str, Any] = {}
@@ -230,8 +230,8 @@ def test_unfit_workers_are_refused(
         more = {"url": str(tmp_path / "elsewhere")}
     if what == "code":
         more = {"code": {"tests/support/problems.py": "of another source"}}
-    shop = open_shop(**more)
-    errors = [shop.start(0, "nothing", attempt=attempt).exception(120) for attempt in (1, 2, 3)]
+    driver = open_driver(**more)
+    errors = [driver.start(0, "nothing", attempt=attempt).exception(120) for attempt in (1, 2, 3)]
 
     expected = {
         "version": "the driver has Heirloom 9.9, this worker ",
@@ -241,29 +241,29 @@ def test_unfit_workers_are_refused(
     assert [type(error) for error in errors[:2]] == [WorkerLostError] * 2
     assert isinstance(errors[2], ConfigurationError)
     assert all(expected[what] in str(error) for error in errors)
-    assert sum("leaves, because it can't run trials" in note for note in shop.display.lines) == 2
+    assert sum("leaves, because it can't run trials" in note for note in driver.display.lines) == 2
 
 
 def test_workers_without_heirloom_are_refused(
-    open_shop: Callable[..., Shop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_driver: Callable[..., Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Actors of an environment without Heirloom end the search after three in a row, with what they can't import."""
     (tmp_path / "nas.py").touch()  # hides Heirloom
     monkeypatch.setattr(spawn, "get_preparation_data", lambda name: {"sys_path": [str(tmp_path)]})
-    shop = open_shop()
-    error = shop.start(0, "nothing").exception(120)
+    driver = open_driver()
+    error = driver.start(0, "nothing").exception(120)
 
     assert isinstance(error, ConfigurationError)
     told = "it can't import Heirloom: ModuleNotFoundError: No module named 'nas.executors'; 'nas' is not a package ("
     assert told in str(error)
-    assert [told in line and "leaves" in line for line in shop.display.lines] == [True, True]
+    assert [told in line and "leaves" in line for line in driver.display.lines] == [True, True]
 
 
-def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_shop: Callable[..., Shop]) -> None:
+def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_driver: Callable[..., Driver]) -> None:
     """Without a head nothing goes on: an interruption, after which the same command resumes. The last test here."""
-    shop = open_shop()
-    running = shop.start(0, "report", seconds=100)
-    shop.await_start(0)
+    driver = open_driver()
+    running = driver.start(0, "report", seconds=100)
+    driver.await_start(0)
     nodes.head.kill()
 
     with pytest.raises(SearchInterruptedError, match="the head of the Ray cluster was lost"):
@@ -272,8 +272,8 @@ def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_shop: Calla
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     """A Ray that can't start ends the first trial with one line."""
-    shop = Shop(tmp_path / "search", "127.0.0.1:9")
-    error = shop.start(0, "nothing").exception(120)
-    shop.close()
+    driver = Driver(tmp_path / "search", "127.0.0.1:9")
+    error = driver.start(0, "nothing").exception(120)
+    driver.close()
 
     assert "runner.address=127.0.0.1:9: " in str(error)

@@ -81,12 +81,13 @@ class CellsProblem(ImageProblem):
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.problems.images.fit`).
         objectives: ``accuracy`` and any of ``loss``, static metrics, ``latency_s`` and proxies; the first ranks. None:
             accuracy alone. The cross-entropy on validation images, ``loss``, is returned in any case.
-        table: NAS-Bench-201 as a parquet or csv file. Only ``test`` and ``remarks`` read it, so no search sees
+        table: NAS-Bench-201 as a parquet or csv file. Only ``test`` and ``remarks`` use it, so no search sees
             it.
         table_column: The column of the test accuracy in the table.
 
     Raises:
-        ConfigurationError: a file does not exist, a value is not allowed, or an option belongs to other data.
+        ConfigurationError: a file does not exist, the table has another format, a value is not allowed, or an option
+            belongs to other data.
     """
 
     OBJECTIVES: ClassVar[tuple[Metric, ...]] = (
@@ -297,8 +298,13 @@ def _shares_norms(run: TrialRun) -> bool:
 def _checked_table(table: str, column: str) -> NasBench201Problem:
     """Returns the problem that reads the table.
 
+    Its columns are read now, so that faults are told before the search, not after it.
+
     Raises:
-        ConfigurationError: the file does not exist.
+        ConfigurationError: the file does not exist, has another format, or lacks a column.
     """
     check_file("problem.table", table, {}, "Set it to a file of NAS-Bench-201 as parquet or csv")
-    return NasBench201Problem(table, parameters=EDGES, metrics={"accuracy": {"column": column}})
+    found = NasBench201Problem(table, parameters=EDGES, metrics={"accuracy": {"column": column}})
+    found.check_column("problem.table_column", column)
+    _ = found.points
+    return found

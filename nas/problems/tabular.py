@@ -224,12 +224,16 @@ class TabularProblem(Problem):
         named |= {f"problem.metrics.{name}.column": column for name, column in self._columns.items()}
         named |= {f"problem.tests.{name}": column for name, column in self._tests.items()}
         named |= {} if self._seconds_column is None else {"problem.seconds.column": self._seconds_column}
-        for key, column in named.items():
-            if column not in self._frame.columns:
-                raise ConfigurationError(
-                    f"{key}={column!r}: must be a column of {self._table_url}. It has {self._columns_like(str(column))}"
-                )
-            self._numbers_of(column, f"{key}={column!r}")
+        for option, column in named.items():
+            self.check_column(option, column)
+
+    def check_column(self, option: str, column: str) -> None:
+        """Raises if the column that an option names is missing, or has something else than numbers."""
+        if column not in self._frame.columns:
+            raise ConfigurationError(
+                f"{option}={column!r}: must be a column of {self._table_url}. It has {self._columns_like(str(column))}"
+            )
+        self._numbers_of(column, f"{option}={column!r}")
 
     def _columns_like(self, name: str) -> str:
         return closest_names(name, map(str, self._frame.columns))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nas.core.policy import Policy
+from nas.inheritance.freezing import set_frozen
 from nas.inheritance.optimizer_state import optimizer_tensors
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
@@ -30,6 +31,18 @@ def resumed_epochs(run: TrialRun, n_epochs: int, *parts: object) -> Iterator[int
         yield epoch
         if epoch < n_epochs:
             run.save_resume_point(epoch, *parts)
+
+
+def begin_epoch(network: nn.Module, report: InheritanceReport | None, rules: Rules, epoch: int) -> None:
+    """Sets a network to train in an epoch, counted from 1. The rules may freeze what it inherited."""
+    network.train()
+    if report is not None:
+        set_frozen(network, report, rules, epoch - 1)
+
+
+def warm_up(rules: Rules, report: InheritanceReport | None, step: int) -> float:
+    """Returns the rules' factor on the learning rate at a step; 1 if nothing was inherited."""
+    return rules.warm_up(step) if report is not None and report.share > 0 else 1.0
 
 
 def save_for_children(run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer, rules: Rules) -> None:

@@ -317,6 +317,17 @@ def test_a_mistake_is_one_line(mistakes: Mistakes, name: str) -> None:
     assert everything(folder) == []
 
 
+@pytest.mark.slow
+def test_a_table_without_the_column_is_refused(here: Path) -> None:
+    """A table that only tests of finalists read is checked before the search."""
+    (here / "t.csv").write_text("op_0_1,op_0_2,op_1_2,op_0_3,op_1_3,op_2_3,test\n" + 6 * "none," + "10.0\n")
+    done = run(here, "+tuner=rsps", "problem=cells", "problem.table=t.csv", "problem.table_column=acc")
+
+    assert done.complaint.startswith("problem.table_column='acc': must be a column of t.csv. It has ")
+    assert done.status == 2
+    assert everything(here) == ["t.csv"]
+
+
 def test_finals_of_an_unknown_search_suggest_names(here: Path) -> None:
     """flows.final on an unknown name suggests similar ones, as flows.report does."""
     write_search(here / "heirloom", "digits-evolution-1a", [])

@@ -189,6 +189,11 @@ def test_table_appears_in_tests_only(train: Train, tmp_path: Path) -> None:
     assert "table" not in problem.train(scored.run)
     with pytest.raises(ConfigurationError, match=r"problem.table=\S+gone.csv: must be a file that exists. Set it to"):
         CellsProblem(table=str(tmp_path / "gone.csv"))
+    with pytest.raises(ConfigurationError, match=r"problem.table_column='acc': must be a column of \S+t.csv. It has "):
+        CellsProblem(table=str(table), table_column="acc")
+    table.write_text("c10_test_200\n91.5\n")
+    with pytest.raises(ConfigurationError, match=r"column 'op_0_1': must be in \S+t.csv. It has c10_test_200"):
+        CellsProblem(table=str(table))
 
 
 def test_interrupted_epoch_resumes(

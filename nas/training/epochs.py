@@ -34,7 +34,10 @@ def resumed_epochs(run: TrialRun, n_epochs: int, *parts: object) -> Iterator[int
 
 
 def begin_epoch(network: nn.Module, report: InheritanceReport | None, rules: Rules, epoch: int) -> None:
-    """Sets a network to train in an epoch, counted from 1. The rules may freeze what it inherited."""
+    """Sets a network to train in an epoch, counted from 1.
+
+    The rules may freeze what it inherited.
+    """
     network.train()
     if report is not None:
         set_frozen(network, report, rules, epoch - 1)
@@ -53,18 +56,19 @@ def save_for_children(run: TrialRun, network: nn.Module, optimizer: torch.optim.
 
 
 def inherit_or_resume(
-    run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer, rules: Rules
+    run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer, rules: Rules, *, only_copies: bool = False
 ) -> InheritanceReport | None:
     """Lets a network inherit under SHARE_PARAMS, and returns the report; None: it inherited nothing.
 
     A resumed training has inherited already: the report is that of the earlier attempt. The optimizer inherits its
-    state, too, if the rules say so.
+    state, too, if the rules say so; with ``only_copies`` only if all weights are copies.
     """
     if (resumed := run.resumed_from()) is not None:
         return resumed.inheritance
     if Policy.SHARE_PARAMS not in run.policies:
         return None
     report = run.inherit(network, rules=rules)
-    if rules.optimizer == "inherit":
+    is_copy = all(tensor.how == "copied" for tensor in report.tensors.values())
+    if rules.optimizer == "inherit" and (is_copy or not only_copies):
         run.inherit_optimizer(optimizer, network)
     return report

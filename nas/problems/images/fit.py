@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.core.point import Point
-from nas.inheritance.freezing import set_frozen
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.images.augmentation import Augmentation
 from nas.problems.images.pixels import Images
-from nas.training.epochs import resumed_epochs
+from nas.training.epochs import begin_epoch, resumed_epochs, warm_up
 from nas.training.memory import keep_freed_memory
 from nas.training.precision import precision_of
 from nas.training.trial_run import TrialRun
@@ -78,9 +77,8 @@ class Start:
 
         ``time_share``: the share of the time that has passed, if it is limited.
         """
-        has_inherited = self.report is not None and self.report.share > 0
         share = one_cycle(max(step, time_share * n_steps - 1), n_steps)  # at most a step behind
-        return share * (self.rules.warm_up(step) if has_inherited else 1.0)
+        return share * warm_up(self.rules, self.report, step)
 
 
 def fit(
@@ -106,9 +104,7 @@ def fit(
     optimizer = start.optimizer
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: start.rate(step, n_steps, run.time_share))
     for epoch in resumed_epochs(run, n_epochs, network, optimizer, schedule, shuffling):
-        network.train()
-        if start.report is not None:
-            set_frozen(network, start.report, start.rules, epoch - 1)
+        begin_epoch(network, start.report, start.rules, epoch)
         batches = one_epochs_batches(len(images), recipe, shuffling).to(run.device)
         for batch in batches[: n_steps - (epoch - 1) * n_batches]:
             pixels, labels = images.pixels[batch], images.labels[batch]

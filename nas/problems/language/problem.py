@@ -23,7 +23,7 @@ from nas.spaces.growth import Sizes
 from nas.spaces.parameters.space import Float
 from nas.spaces.transformer import TransformerSpace
 from nas.storage.remote_file import check_file, checked_options
-from nas.training.epochs import resumed_epochs, save_for_children
+from nas.training.epochs import begin_epoch, inherit_or_resume, resumed_epochs, save_for_children, warm_up
 from nas.training.precision import checked_precision, precision_of
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
@@ -150,10 +150,11 @@ class LanguageProblem(Problem):
         validation = windows(self.corpus.validation, self.context)
         validation = run.subset(validation, **_N_SCORED).to(run.device)
         network = self.build(run.point).to(run.device)
-        optimizer = self._optimizer(network, run)
+        optimizer = self._optimizer(network, run.point)
+        report = inherit_or_resume(run, network, optimizer, self.rules, only_copies=True)
         n_epochs = run.epochs(full=self.n_epochs, early=max(1, self.n_epochs // 5))
         scores = {"loss": loss_of(network, validation, self.precision)} if n_epochs == 0 else {}
-        for epoch in self._epochs(run, network, optimizer, n_epochs):
+        for epoch in self._epochs(run, network, optimizer, report, n_epochs):
             scores = {"loss": loss_of(network, validation, self.precision)}
             try:
                 run.report(epoch, **scores)
@@ -173,27 +174,28 @@ class LanguageProblem(Problem):
         network = run.restore(self.build(run.point)).eval()
         return network, (windows(self.corpus.validation, self.context)[:2, :-1].to(run.device),)
 
-    def _optimizer(self, network: nn.Module, run: TrialRun) -> torch.optim.Optimizer:
-        """Returns the optimizer, after the network has inherited under SHARE_PARAMS."""
-        rate = run.point["learning_rate"] * _BASE_WIDTH / run.point["width"]
-        optimizer = torch.optim.AdamW(network.parameters(), rate, betas=_BETAS, weight_decay=0.01)
-        if run.resumed_from() is None and Policy.SHARE_PARAMS in run.policies:
-            report = run.inherit(network, rules=self.rules)
-            if self.rules.optimizer == "inherit" and _is_copy(report):
-                run.inherit_optimizer(optimizer, network)
-        return optimizer
+    def _optimizer(self, network: nn.Module, point: Point) -> torch.optim.Optimizer:
+        rate = point["learning_rate"] * _BASE_WIDTH / point["width"]
+        return torch.optim.AdamW(network.parameters(), rate, betas=_BETAS, weight_decay=0.01)
 
     def _epochs(
-        self, run: TrialRun, network: nn.Module, optimizer: torch.optim.Optimizer, n_epochs: int
+        self,
+        run: TrialRun,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        report: InheritanceReport | None,
+        n_epochs: int,
     ) -> Iterator[int]:
         """Trains the network in place, and yields the number of each finished epoch, from 1."""
         n_steps, train = max(1, n_epochs * self.epoch_steps), self.corpus.train.to(run.device)
         decay = _DECAY if run.fidelity is None else 0.0
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(step, n_steps, decay))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: rate_share(step, n_steps, decay) * warm_up(self.rules, report, step)
+        )
         drawing = torch.Generator().manual_seed(run.seed)
         rounding, span = precision_of(self.precision, run.device), torch.arange(self.context + 1, device=run.device)
         for epoch in resumed_epochs(run, n_epochs, network, optimizer, schedule, drawing):
-            network.train()
+            begin_epoch(network, report, self.rules, epoch)
             starts = torch.randint(len(train) - self.context, (self.epoch_steps, self.batch_size, 1), generator=drawing)
             for batch in starts.to(run.device):
                 texts = train[batch + span]  # (batch_size, context + 1)
@@ -224,8 +226,3 @@ def loss_of(network: nn.Module, texts: Tensor, precision: str) -> float:
             logits = network(batch[:, :-1]).float()
         total += functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum").item()
     return total / texts[:, 1:].numel()
-
-
-def _is_copy(report: InheritanceReport) -> bool:
-    """Returns whether all tensors are copies."""
-    return all(tensor.how == "copied" for tensor in report.tensors.values())

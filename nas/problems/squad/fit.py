@@ -10,12 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nas.inheritance.freezing import set_frozen
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.questions import Question, best_spans, epoch_batches, inputs_of
-from nas.training.epochs import resumed_epochs
+from nas.training.epochs import begin_epoch, resumed_epochs, warm_up
 from nas.training.trial_run import TrialRun
 
 BATCH_SIZE = 64
@@ -35,8 +34,7 @@ class Fit:
 
     def set_rate(self, step: int, done: float) -> None:
         """Sets the learning rate after a share of the training, with the rules' warm-up."""
-        has_inherited = self.report is not None and self.report.share > 0
-        share = falling(done) * (self.rules.warm_up(step) if has_inherited else 1.0)
+        share = falling(done) * warm_up(self.rules, self.report, step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * share
 
@@ -70,9 +68,7 @@ def fit(training: Fit, questions: Sequence[Question], n_epochs: int, run: TrialR
     n_batches = math.ceil(len(known) / BATCH_SIZE)
     shuffling = torch.Generator().manual_seed(run.seed)
     for epoch in resumed_epochs(run, n_epochs, network, optimizer, shuffling):
-        network.train()
-        if training.report is not None:
-            set_frozen(network, training.report, training.rules, epoch - 1)
+        begin_epoch(network, training.report, training.rules, epoch)
         for place, batch in enumerate(epoch_batches(lengths, BATCH_SIZE, shuffling)):
             step = (epoch - 1) * n_batches + place
             training.set_rate(step, step / (n_epochs * n_batches))

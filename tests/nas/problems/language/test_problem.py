@@ -68,6 +68,29 @@ def test_a_part_of_a_training_is_continued(problem: LanguageProblem, train: Call
     assert second.metrics["loss"] < first.metrics["loss"]
 
 
+def test_rules_hold_what_a_child_inherited(problem: LanguageProblem, train: Callable[..., Any]) -> None:
+    """Copied tensors stay for the rule's epochs, and hardly change in a long warm-up; new ones learn."""
+    parent = train(problem, POINT, fidelity=0.25)
+    held, slow = (
+        train(
+            LanguageProblem(str(TEXT), **SMALL, rules=rules),
+            {**POINT, "mlp_ratio": 4},
+            SHARE,
+            fidelity=0.25,
+            donors=[parent],
+        )
+        for rules in ({"freeze_epochs": 9}, {"warm_up_steps": 10**9})
+    )
+    copied = {name for name, tensor in held.run.inheritance.tensors.items() if tensor.how == "copied"}
+
+    assert "embed.weight" in copied < parent.weights.keys()
+    assert all(torch.equal(held.weights[name], parent.weights[name]) for name in copied)
+    assert all(torch.allclose(slow.weights[name], parent.weights[name], atol=1e-5) for name in copied)
+    assert not any(
+        torch.equal(held.weights[name], slow.weights[name]) for name in held.run.inheritance.tensors.keys() - copied
+    )
+
+
 def test_the_learning_rate_falls_at_the_end_of_a_whole_training_only() -> None:
     """The rate rises in 20 steps and falls in the last 30 %; without decay it stays."""
     assert [rate_share(step, 100, 0.3) for step in (0, 19, 70, 85, 99)] == pytest.approx([0.05, 1, 1, 0.5, 1 / 30])

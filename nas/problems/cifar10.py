@@ -6,7 +6,7 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -36,7 +36,7 @@ class Cifar10Problem(ImageProblem):
     """CIFAR-10, or a part of it, with network graphs (`nas.problems.images.graph_recipes`).
 
     Source: "Learning Multiple Layers of Features from Tiny Images". A sixth of the training images is for validation.
-    Only ``test`` reads the test images.
+    The test images are for ``test`` alone.
 
     Args:
         data_file: The authors' binary archive or an ``npz``, as a path or fsspec URL. It is read when the first trial
@@ -90,46 +90,49 @@ class Cifar10Problem(ImageProblem):
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns five sixths of the training images (41,667 of all) and, for validation, the rest."""
-        return split(self._load("train"), self.split_seed)
+        return split(self._load("train", "test")[0], self.split_seed)
 
     def load_test(self) -> Images:
         """Returns the test images: 10,000 in the whole set."""
-        return self._load("test")
+        return self._load("test")[0]
 
-    def _load(self, part: str) -> Images:
+    def _load(self, *parts: str) -> list[Images]:
         try:
             content = read_file(self.data_file, self.data_options)
             read = _from_npz if content.startswith(b"PK") else _from_archive
-            pixels, labels = read(content, part)
+            found = [*read(content, parts)]
         except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
             raise ConfigurationError(
                 f"problem.data_file={self.data_file}: must be the authors' archive or an npz ({error}). {_REMEDY}."
             ) from error
-        if pixels.shape[1:] != _SHAPE or len(pixels) != len(labels) or not _are_labels(labels):
-            raise ConfigurationError(
-                f"problem.data_file={self.data_file}: must be images of shape {_SHAPE} and as many labels from 0 to "
-                f"{N_CLASSES - 1}, not images of shape {pixels.shape} with {len(labels)} labels. {_REMEDY}."
-            )
-        return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
+        for pixels, labels in found:
+            if pixels.shape[1:] != _SHAPE or not 0 < len(pixels) == len(labels) or not _are_labels(labels):
+                raise ConfigurationError(
+                    f"problem.data_file={self.data_file}: must be images of shape {_SHAPE} and as many labels from 0 "
+                    f"to {N_CLASSES - 1}, not images of shape {pixels.shape} with {len(labels)} labels. {_REMEDY}."
+                )
+        return [Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64))) for pixels, labels in found]
 
 
 def _are_labels(labels: NDArray[Any]) -> bool:
     return labels.dtype.kind in "iu" and bool(((labels >= 0) & (labels < N_CLASSES)).all())
 
 
-def _from_npz(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+def _from_npz(content: bytes, parts: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[Any]]]:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        pixels = np.ascontiguousarray(arrays[f"x_{part}"].transpose(0, 3, 1, 2))
-        if pixels.dtype != np.uint8:
-            raise ValueError(f"x_{part} has dtype {pixels.dtype}: must be uint8")
-        return pixels, arrays[f"y_{part}"].reshape(-1)
+        for part in parts:
+            pixels = np.ascontiguousarray(arrays[f"x_{part}"].transpose(0, 3, 1, 2))
+            if pixels.dtype != np.uint8:
+                raise ValueError(f"x_{part} has dtype {pixels.dtype}: must be uint8")
+            yield pixels, arrays[f"y_{part}"].reshape(-1)
 
 
-def _from_archive(content: bytes, part: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+def _from_archive(content: bytes, parts: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[Any]]]:
     """Reads records of a label and then the pixels, channel by channel."""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         members = {member.name.rpartition("/")[2]: member for member in archive.getmembers() if member.isfile()}
-        files = [archive.extractfile(members[name]) for name in _PARTS[part]]
-        raw = b"".join(file.read() for file in files if file is not None)
-    records = np.frombuffer(raw, np.uint8).reshape(-1, 1 + int(np.prod(_SHAPE)))
-    return records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()
+        for part in parts:
+            files = [archive.extractfile(members[name]) for name in _PARTS[part]]
+            raw = b"".join(file.read() for file in files if file is not None)
+            records = np.frombuffer(raw, np.uint8).reshape(-1, 1 + int(np.prod(_SHAPE)))
+            yield records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()

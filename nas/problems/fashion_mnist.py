@@ -56,7 +56,7 @@ class FashionMnistProblem(ImageProblem):
     """Fashion-MNIST, or a data set in four files of the same names.
 
     Others are MNIST and KMNIST; set ``flip=False`` for them. A sixth of the training images is for validation: 10,000
-    of 60,000. Only ``test`` reads the 10,000 test images.
+    of 60,000. The 10,000 test images are for ``test`` alone.
 
     Args:
         data_root: The folder of the four files, at any fsspec URL: ``/data/fashion``, ``s3://bucket/fashion``,
@@ -154,7 +154,8 @@ class FashionMnistProblem(ImageProblem):
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns five sixths of the training images (50,000 of Fashion-MNIST) and, for validation, the rest."""
-        return split(self._load("train"), self.split_seed)
+        train, _ = map(self._load, PARTS)  # both, so that faults are told before any training
+        return split(train, self.split_seed)
 
     def load_test(self) -> Images:
         """Returns the test images: 10,000 of Fashion-MNIST."""
@@ -163,9 +164,10 @@ class FashionMnistProblem(ImageProblem):
     def _load(self, part: str) -> Images:
         try:
             pixels, labels = (read_idx(self._url(part, kind), KINDS[kind], self.data_options) for kind in KINDS)
-            if pixels.shape[1:] != self.image_shape[1:]:
+            if pixels.shape[1:] != self.image_shape[1:] or not len(pixels):
                 raise ConfigurationError(
-                    f"{self._url(part, 'images')} has images of {pixels.shape[1:]}: must be {self.image_shape[1:]}"
+                    f"{self._url(part, 'images')} has {len(pixels):,} images of {pixels.shape[1:]}: must be "
+                    f"one or more of {self.image_shape[1:]}"
                 )
             n_classes = int(labels.max(initial=0)) + 1
             if len(pixels) != len(labels) or n_classes > N_CLASSES:

@@ -22,7 +22,7 @@ from nas.problems.squad.fit import Fit, answers_of, fit
 from nas.problems.squad.network import ReadingNetwork
 from nas.problems.squad.official import scores
 from nas.problems.squad.questions import Question, inputs_of, questions_of
-from nas.problems.squad.text import N_MATCHES, WORD_LENGTH, Vocabulary, words_of
+from nas.problems.squad.text import N_MATCHES, WORD_LENGTH, Vocabulary, tokens_of, words_of
 from nas.problems.squad.vectors import read_vectors
 from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
@@ -159,6 +159,7 @@ class SquadProblem(Problem):
                 f"problem.data_file={file}: must have at least 2 articles, for training and validation, not "
                 f"{len(articles)}. {_REMEDY}."
             )
+        tested = self._tested  # so that faults are told before any training
         titles = (
             random_titles(articles, self.split_seed)
             if split is None
@@ -167,7 +168,6 @@ class SquadProblem(Problem):
         paragraphs = [[paragraph for title in part for paragraph in articles[title]] for part in titles]
         known = None
         if vectors is not None:
-            tested = self._tested if self._files["test_file"] else []
             words = words_of(texts_of([*paragraphs[0], *paragraphs[1], *tested]))
             known = read_vectors(vectors, self.data_options, words)
         vocabulary = Vocabulary.of(texts_of(paragraphs[0]), known)
@@ -181,9 +181,18 @@ class SquadProblem(Problem):
 
     @cached_property
     def _tested(self) -> list[Paragraph]:
-        """The paragraphs of ``test_file``."""
-        articles = read_articles("problem.test_file", str(self._files["test_file"]), self.data_options)
-        return [paragraph for part in articles.values() for paragraph in part]
+        """The paragraphs of ``test_file``; none without one.
+
+        Raises:
+            ConfigurationError: it can't be read, has another format, or no questions with answers.
+        """
+        if (file := self._files["test_file"]) is None:
+            return []
+        articles = read_articles("problem.test_file", file, self.data_options)
+        found = [paragraph for part in articles.values() for paragraph in part]
+        if not any(one.questions and tokens_of(one.passage) for one in found):
+            raise ConfigurationError(f"problem.test_file={file}: must have questions with answers. Give dev-v1.1.json.")
+        return found
 
     def build(self, point: Point) -> ReadingNetwork:
         """Returns the network of a point, newly initialized with torch's global generator."""
@@ -234,10 +243,6 @@ class SquadProblem(Problem):
     def test(self, run: TrialRun) -> dict[str, float]:
         """Returns the scores on the questions of ``test_file``."""
         questions = questions_of(self._tested, self.data.vocabulary)
-        if not questions:
-            raise ConfigurationError(
-                f"problem.test_file={self._files['test_file']}: must have questions with answers. Give dev-v1.1.json."
-            )
         answers = answers_of(run.restore(self.build(run.point)), questions, run.device)
         return scores(answers or {}, {one.id: one.answers for one in questions})
 

@@ -36,7 +36,7 @@ def images(n: int, first: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
 def npz(path: Path, **changes: Any) -> str:
     (x_train, y_train), (x_test, y_test) = images(60), images(10, 100)
     arrays = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, **changes}
-    np.savez(path, **arrays)
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return str(path)
 
 
@@ -83,10 +83,12 @@ def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path]
         ({"y_train": np.zeros(59, np.uint8)}, "with 59 labels"),
         ({"x_train": np.zeros((60, 32, 32, 3))}, "x_train has dtype float64: must be uint8"),
         ({"x_train": np.array([None])}, "must be the authors' archive or an npz .*allow_pickle"),
+        ({"y_test": None}, r"must be the authors' archive or an npz .*y_test"),
+        ({"x_test": images(0)[0], "y_test": images(0)[1]}, r"not images of shape \(0, 3, 32, 32\) with 0 labels"),
     ],
 )
 def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """Invalid contents are refused with the file's name when read, and nothing is unpickled."""
+    """Invalid contents, also those that only a test needs, are named before any training; nothing is unpickled."""
     problem = Cifar10Problem(npz(tmp_path / "data.npz", **changes))
 
     with pytest.raises(ConfigurationError, match=message) as caught:

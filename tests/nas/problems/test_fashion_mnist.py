@@ -113,17 +113,19 @@ def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
     assert torch.equal(FashionMnistProblem(str(tiny)).data[0].pixels, same.data[0].pixels)
 
 
-def test_only_test_reads_the_test_files(tiny: Path, train: Train) -> None:
-    """A trial completes without the test files; its test needs them."""
+def test_wrong_test_file_is_named_before_any_training(tiny: Path, train: Train) -> None:
+    """Files that only a test needs are read before the first training; later trials do without."""
     problem = FashionMnistProblem(str(tiny), space="blocks", n_epochs=1)
-    for name in NAMES[2:]:
-        (tiny / name).unlink()
-    trained = train(problem, POINT)
-
-    assert len(trained.accuracies) == 1
-    assert problem.export(trained.again)[1][0].shape == (2, 1, 28, 28)
+    content = (tiny / NAMES[2]).read_bytes()
+    (tiny / NAMES[2]).write_bytes(content[:-20])
     with pytest.raises(ConfigurationError, match=r"t10k-images-idx3-ubyte.gz can't be read"):
-        problem.test(trained.again)
+        train(problem, POINT)
+    (tiny / NAMES[2]).write_bytes(content)
+    trained = train(problem, POINT)
+    (tiny / NAMES[2]).unlink()
+
+    assert len(train(problem, POINT).accuracies) == 1
+    assert problem.export(trained.again)[1][0].shape == (2, 1, 28, 28)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -228,9 +230,14 @@ def test_too_few_images_are_refused(tiny: Path) -> None:
 
 
 def test_images_of_another_size_are_refused(tiny: Path) -> None:
-    """Images must be 28x28, since FLOPs and limits depend on it."""
+    """Images must be 28x28, since FLOPs and limits depend on it, and each part must have some."""
     write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((60, 32, 32), np.uint8))
-    with pytest.raises(ConfigurationError, match=r"has images of \(32, 32\): must be \(28, 28\)"):
+    with pytest.raises(ConfigurationError, match=r"has 60 images of \(32, 32\): must be one or more of \(28, 28\)"):
+        _ = FashionMnistProblem(str(tiny)).data
+
+    write_idx(tiny / "train-images-idx3-ubyte.gz", np.zeros((60, 28, 28), np.uint8))
+    write_idx(tiny / "t10k-images-idx3-ubyte.gz", np.zeros((0, 28, 28), np.uint8))
+    with pytest.raises(ConfigurationError, match=r"t10k-images.* has 0 images of \(28, 28\): must be one or more"):
         _ = FashionMnistProblem(str(tiny)).data
 
 

@@ -81,6 +81,10 @@ class TabularProblem(Problem):
             )
         self._table_url = str(table)
         self._options = checked_options("problem.options", options)
+        if isinstance(parameters, str):
+            raise ConfigurationError(
+                f"problem.parameters={parameters}: must be a list of columns. Write problem.parameters=[{parameters}]"
+            )
         self._parameters = list(parameters)
         self._letters = letters
         if bool(self._parameters) == bool(letters):

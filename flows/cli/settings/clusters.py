@@ -16,6 +16,8 @@ CUDA_CLUSTER = "dask_cuda.LocalCUDACluster"
 """A cluster that shows each of its workers a GPU of its own."""
 LOCAL_CLUSTERS = frozenset({"distributed.LocalCluster", CUDA_CLUSTER})
 """Clusters whose workers run on the driver's machine and inherit its environment."""
+_LISTS = ("hosts", "job_extra_directives", "worker_command", "worker_extra_args")
+"""Arguments of clusters that are lists. A text would be taken letter by letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,11 @@ def read_dask(values: Mapping[str, Any]) -> DaskCluster:
         raise ConfigurationError(f"runner.cluster._target_={target!r}: must be a cluster class of Dask")
     if address is None and target == CUDA_CLUSTER:
         _check_cuda_cluster(values)
+    for name in _LISTS:
+        if isinstance(text := arguments.get(name), str):
+            raise ConfigurationError(
+                f"runner.cluster.{name}={text}: must be a list. Write 'runner.cluster.{name}=[{text}]'"
+            )
     adapt, resources = runner.get("adapt"), check_mapping("runner.resources", runner.get("resources") or {})
     if adapt is not None:
         _check_adapt(adapt, address)

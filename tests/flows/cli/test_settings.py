@@ -74,10 +74,14 @@ def test_impossible_shares_are_refused(wanted: Any, slots: int | None, complaint
             {"cluster": {"_target_": "distributed.LocalCluster", "resources": {"GPU": "1"}}, "resources": {"GPU": 1}},
             "runner.cluster.resources.GPU='1': must be a number of at least 0",
         ),
+        (
+            {"cluster": {"_target_": "distributed.SSHCluster", "hosts": "here"}},
+            r"^runner.cluster.hosts=here: must be a list. Write .runner.cluster.hosts=\[here\]",
+        ),
     ],
 )
-def test_values_of_clusters_hold_keys(wrong: dict[str, Any], complaint: str) -> None:
-    """A value in the place of keys is one line, as is an amount that is no number."""
+def test_values_of_clusters_are_checked(wrong: dict[str, Any], complaint: str) -> None:
+    """A value in the place of keys or of a list is one line, as is an amount that is no number."""
     runner = {"kind": "dask", "cluster": {"_target_": "distributed.LocalCluster"}, **wrong}
 
     with pytest.raises(ConfigurationError, match=complaint):

@@ -124,6 +124,7 @@ def test_point_without_a_value_is_named(tmp_path: Path, kind: str, column: str) 
         ({"parameters": ["width", "depth"]}, r"column 'depth': must be in .*t\.csv\. It has width, op"),
         ({"parameters": ["width"]}, "must have each point once"),
         ({"parameters": []}, "`parameters`"),
+        ({"parameters": "width"}, r"^problem\.parameters=width: must be a list .*Write problem\.parameters=\[width\]"),
         ({"letters": "code"}, "`letters`"),
         ({"metrics": {}}, r"problem\.metrics"),
         ({"metrics": {"acc": {"direction": "up"}}}, "direction"),

@@ -307,7 +307,11 @@ class TabularProblem(Problem):
         except FileNotFoundError as error:
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:
-            raise ConfigurationError(f"problem.table={url}: needs pyarrow. Run pip install pyarrow") from error
+            if "pyarrow" not in str(error):  # of a library behind fsspec
+                raise ConfigurationError(f"problem.table={url}: can't be read: {error}") from error
+            raise ConfigurationError(
+                f"problem.table={url}: needs pyarrow. Run pip install 'heirloom-nas[tabular]'"
+            ) from error
         except pd.errors.ParserWarning as error:
             raise ConfigurationError(
                 f"problem.table={url}: must have a name in the header for each field of a row. Name each column."

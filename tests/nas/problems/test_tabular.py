@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,23 @@ def test_unreadable_table_is_named(tmp_path: Path, kind: str, content: str) -> N
     (tmp_path / f"t.{kind}").write_text(content)
     with pytest.raises(ConfigurationError, match=rf"problem\.table=\S+t\.{kind}: can't be read: \w"):
         assert make(str(tmp_path / f"t.{kind}")).space
+
+
+@pytest.mark.parametrize(
+    ("module", "table", "message"),
+    [
+        ("pyarrow", "t.parquet", r"needs pyarrow. Run pip install 'heirloom-nas\[tabular\]'"),
+        ("s3fs", "s3://bucket/t.csv", "can't be read: Install s3fs"),
+    ],
+)
+def test_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, table: str, message: str
+) -> None:
+    """A table that needs a library names the extra to install, or the library behind its URL."""
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "t.parquet").touch()
+    with pytest.raises(ConfigurationError, match=rf"problem\.table=\S+: {message}"):
+        assert make(table if "://" in table else str(tmp_path / table)).space
 
 
 def test_fields_without_a_name_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from flows.cli.output import complain, show_line, tell
 from flows.cli.program import command, this_command
 from flows.cli.settings.limits import Limits, read_limits
 from flows.cli.settings.machine import Machine
-from flows.cli.settings.root import reach_root, read_root, search_url
+from flows.cli.settings.root import reach_root, read_root
 from flows.cli.settings.runners import KILLABLE, WITH_PREFECT
 from flows.engine.clusters import check_cluster
 from flows.engine.context import SearchContext
@@ -35,6 +35,7 @@ from nas.search.identity import claim_identity
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
+from nas.storage.open import search_url
 from nas.storage.records import Records, mark_outdated
 from nas.storage.search_records import code_id
 from nas.storage.sessions import past_sessions
@@ -126,7 +127,7 @@ class Engine:
                 "add runner=debug or runner=threads, or choose another root"
             )
         records = Records(files.subfolder(name))
-        return SearchContext(name, root, search_url(root, files, name), options, records, machine, invocation)
+        return SearchContext(name, root, search_url(root, records.files), options, records, machine, invocation)
 
     def run(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from nas.core.budget import Budget
@@ -22,7 +22,7 @@ from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
-from nas.storage.open import open_root
+from nas.storage.open import open_root, search_url
 from nas.storage.records import Records
 from nas.training.messages import LOG_DIR
 from nas.tuners.base import Tuner
@@ -47,8 +47,8 @@ class SearchOptions:
         log_dir: The local folder of loggers.
     """
 
-    root: str | os.PathLike[str]
-    options: Mapping[str, Any] | None = None
+    root: str | os.PathLike[str] = field(repr=False)
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
     name: str | None = None
     budget: Budget | int | None = None
     finalists: int = 2
@@ -68,12 +68,14 @@ class OpenedSearch:
         code: The result of ``session_code``.
         end: What ended the search: a field of the budget, or ``tuner``. None: work is left.
         retries: Whether FAILED trials run again.
+        url: The URL by which other processes open the search. It may hold a password.
     """
 
     pipeline: SearchPipeline
     code: Mapping[str, Any]
     end: str | None
     retries: bool
+    url: str = field(repr=False)
 
 
 def search_of(problem: object, tuner: object, slots: int | None) -> Search:
@@ -151,7 +153,7 @@ def open_pipeline(
         if not is_new:
             files.check_writable()
         import_weights(records, search.init)
-    return OpenedSearch(pipeline, code, end, retries)
+    return OpenedSearch(pipeline, code, end, retries, search_url(options.root, files))
 
 
 def _budget_of(budget: Budget | int | None) -> Budget:

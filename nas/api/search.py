@@ -109,8 +109,8 @@ def run_search(
         state = nullcontext() if kind == "processes" else kept_torch_state()
         with _observed(opened.pipeline, progress) as observe, state:
             run_session(
-                opened.pipeline, runner=kind, code=opened.code, options=options, retries=opened.retries,
-                observe=observe, callbacks=callbacks,
+                opened.pipeline, runner=kind, url=opened.url, options=options, code=opened.code,
+                retries=opened.retries, observe=observe, callbacks=callbacks,
             )  # fmt: skip
     return Results.read(files)
 

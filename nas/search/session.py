@@ -30,8 +30,9 @@ def run_session(
     pipeline: SearchPipeline,
     *,
     runner: Runner = "debug",
-    code: Mapping[str, Any] | None = None,
+    url: str | None = None,
     options: Mapping[str, Any] | None = None,
+    code: Mapping[str, Any] | None = None,
     device: str = "cpu",
     retries: bool = False,
     observe: Callable[[Event], None] = lambda event: None,
@@ -44,8 +45,9 @@ def run_session(
     Args:
         pipeline: The pipeline of a search whose identity is in its records.
         runner: ``processes``: a worker process for each slot. ``debug`` and ``threads``: in this process.
-        code: The result of ``session_code``; by default it is called.
+        url: The search's folder with its password, for worker processes; None: it has no password.
         options: The storage options of the search's root.
+        code: The result of ``session_code``; by default it is called.
         device: The device of trials.
         retries: Whether FAILED trials run again, as new trials.
         observe: Called with each event.
@@ -61,7 +63,7 @@ def run_session(
     try:
         runtime = RuntimeSpec(
             problem=search.problem,
-            url=records.files.url,
+            url=records.files.url if url is None else url,
             options=dict(options or {}),
             code=prepared.code["problem"],
             session=lease.number,

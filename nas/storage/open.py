@@ -61,6 +61,17 @@ def open_root(
     return LocalBlobStore(os.path.abspath(folder), retry_s=retry_s)
 
 
+def search_url(root: str | os.PathLike[str], files: BlobStore) -> str:
+    """Returns the URL by which other processes open a search, with the password of its root.
+
+    Args:
+        root: The root as the user wrote it.
+        files: The search's folder.
+    """
+    url = os.fspath(root)
+    return f"{url.rstrip('/')}/{files.name}" if "://" in url else files.url
+
+
 def _check_credentials(url: str) -> None:
     """Refuses a URL with credentials that messages and records could not mask."""
     protocol, _, rest = url.partition("://")

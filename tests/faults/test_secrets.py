@@ -15,6 +15,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOKEN = "token-Zk93mVq"
 """In storage.options."""
+SCRIPT = """
+import sys
+import nas
+from nas.tuners.random import RandomTuner
+from timed_problem import TimedProblem
+
+if __name__ == "__main__":
+    root, token = sys.argv[1:]
+    found = nas.run_search(
+        TimedProblem, tuner=RandomTuner, root=root, options={"passphrase": token}, name="mine", budget=3, slots=2
+    )
+    print(*{trial.state.name for trial in found.lineage}, found.url, found, sep="\\n")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +83,16 @@ def test_the_urls_password_is_nowhere(tmp_path: Path, port: int) -> None:
     assert [done.status for done in (*reports, *shown)] == [0] * 5
     assert leaks(tmp_path, first, again, stopped, failing, *reports, *shown, *away) == []
     assert (tmp_path / "cache").exists()
+
+
+def test_the_urls_password_is_nowhere_after_a_call(tmp_path: Path, port: int) -> None:
+    """Workers of ``run_search`` get the URL's password; nothing shows or keeps it, also if refused."""
+    here, served = tmp_path / "here", tmp_path / "served"
+    here.mkdir()
+    (here / "call.py").write_text(SCRIPT)
+    url = f"sftp://me:{SECRET}@127.0.0.1:{port}{served}"
+    done, refused = (run(here, line=f"python call.py {root} {TOKEN}") for root in (url, url.replace("@", "x@")))
+
+    assert (done.status, refused.status) == (0, 1), done.err
+    assert done.out.splitlines()[:2] == ["COMPLETE", f"{url.replace(SECRET, '***')}/mine"]
+    assert leaks(tmp_path, done, refused) == []

@@ -64,17 +64,6 @@ def reach_stored_root(values: Mapping[str, Any]) -> BlobStore:
     return root
 
 
-def search_url(root: str, files: BlobStore, name: str) -> str:
-    """Returns the URL by which other processes open a search.
-
-    Args:
-        root: The root as returned by ``read_root``.
-        files: The root as returned by ``reach_root``.
-        name: The search's name.
-    """
-    return f"{root.rstrip('/')}/{name}" if "://" in root else files.subfolder(name).url
-
-
 def _check_mounted(url: str, folder: str) -> None:
     """Refuses a folder on which no network file system is mounted."""
     from nas.storage.mounts import find_mount

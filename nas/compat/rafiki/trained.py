@@ -41,18 +41,18 @@ def load_trial_model(
         TrialNotFoundError: no trial with that number has parameters.
     """
     records = Records(open_root(url, options))
-    best = newest_best(records)
+    where, best = records.files.url, newest_best(records)
     if trial is None and best is None:
-        raise ConfigurationError(f"{url} must be the folder of a search with a winner. Correct it or give a trial")
+        raise ConfigurationError(f"{where} must be the folder of a search with a winner. Correct it or give a trial")
     number = trial if trial is not None or best is None else best["trial"]
     trials, _ = records.load()
     found = next((t for t in trials if t.number == number), None)
     if found is None or found.checkpoint is None:
-        raise TrialNotFoundError(f"{url} has no trial {number} with parameters")
+        raise TrialNotFoundError(f"{where} has no trial {number} with parameters")
     template = load_template(file, class_name)
     header = records.header() or {}
     if (trained := header.get("about", {}).get("template")) is None:
-        raise ConfigurationError(f"{url} must be the folder of a search with problem=rafiki")
+        raise ConfigurationError(f"{where} must be the folder of a search with problem=rafiki")
     _check_class(template, trained, found)
     arguments = header["identity"]["problem"]["arguments"]
     pinned = arguments.get("knobs", {})

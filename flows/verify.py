@@ -77,21 +77,20 @@ def verify(invocation: Invocation) -> int:
 
     request = Request.of(invocation.values)
     if request.name is not None:
-        return verify_one(request.name, reach_stored_root(invocation.values), invocation)
+        return verify_one(request.name, reach_stored_root(invocation.values))
     return check(request, reach_root(invocation.values), invocation)
 
 
 # ---- a search
 
 
-def verify_one(name: str, root: BlobStore, invocation: Invocation) -> int:
+def verify_one(name: str, root: BlobStore) -> int:
     """Verifies a search and prints the report."""
-    from flows.cli.settings.root import read_root
     from nas.storage.maintenance.verification import RETRY_S, verify_search
-    from nas.storage.open import open_root
 
     name = _found_name(root, name)
-    files = open_root(*read_root(invocation.values), retry_s=RETRY_S).subfolder(name)
+    files = root.subfolder(name)
+    files.retry_s = RETRY_S  # requests to a busy server are still repeated as long as before
     started = time.monotonic()
     report = verify_search(files, progress=_Progress())
     show_report(name, report, time.monotonic() - started)

@@ -15,6 +15,8 @@ from flows.cli.command import run_command
 from flows.verify import verify
 from nas.storage.open import open_root
 from tests.support.commands import ROOT, everything, run
+from tests.support.proxies import HttpProxy
+from tests.support.servers import S3
 from tests.support.stored_search import write_stored_search
 
 PACK = "packs/000001-aa.safetensors"
@@ -61,6 +63,25 @@ def test_whole_search(root: Path, asked: Callable[..., tuple[int, str, str]]) ->
     assert counts == {"record": "20", "manifest": "4", "pack": "2", "file": "1", "resume": "0", "export": "2"}
     assert "stored: no damage (29 files" in output
     assert everything(root) == before
+
+
+@pytest.mark.slow
+def test_a_busy_server_is_no_damage(
+    root: Path, s3: S3, asked: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that answers SlowDown for seconds is asked again, and nothing counts as damaged."""
+    far = s3.root(url := f"s3://bucket/{uuid4().hex}")
+    for path in filter(Path.is_file, root.rglob("*")):
+        far.publish(str(path.relative_to(root)), [path.read_bytes()])
+    with HttpProxy(s3.endpoint) as proxy:
+        for name, value in (s3.environment() | {"AWS_ENDPOINT_URL": proxy.endpoint}).items():
+            monkeypatch.setenv(name, value)
+        proxy.fail(503, method="GET", path=PACK, times=6)
+        status, output, error = asked("storage=s3", f"storage.root={url}", "name=stored")
+
+    assert (status, error) == (0, "")
+    assert "stored: no damage" in output
+    assert sum(seen.startswith("GET") and PACK in seen for seen in proxy.seen) == 7
 
 
 def test_broken_search(root: Path, asked: Callable[..., tuple[int, str, str]]) -> None:

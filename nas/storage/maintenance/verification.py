@@ -76,7 +76,7 @@ def verify_search(
     not have shown them yet.
 
     Args:
-        files: The search's folder, opened with ``retry_s=RETRY_S``: each missing file costs that much.
+        files: The search's folder, with ``retry_s=RETRY_S``: each missing file costs that much.
         progress: Called after each file of the first pass.
         pause_s: Seconds between the two passes.
 

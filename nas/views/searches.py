@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nas.core.errors import ConfigurationError, HeirloomError
 from nas.core.names import NAME
 from nas.core.validation import first_of
+from nas.storage.maintenance.backend_checks.folder import CHECKS
 from nas.storage.records import Records
 from nas.views.snapshot import last_session
 
@@ -33,7 +34,7 @@ class Found:
 def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
     """Returns the searches under a root, newest activity first, without reading trials.
 
-    Folders that are not searches or can't be read are left out with a warning.
+    Other folders, and searches that can't be read, are left out with a warning; the folder of backend checks without.
 
     Raises:
         ConfigurationError: the root is itself the folder of a search.
@@ -46,7 +47,7 @@ def find_searches(root: BlobStore, now: float, warn: Warn) -> list[Found]:
                 f"storage.root ({root.url}) is the folder of a search: set storage.root={folder} name={itself}"
             )
         if not NAME.fullmatch(name):
-            others.append(name)
+            others += [name] if name != CHECKS else []
             continue
         records = Records(root.subfolder(name))
         try:

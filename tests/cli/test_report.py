@@ -375,7 +375,8 @@ def test_attempt_of_an_earlier_session(tmp_path: Path) -> None:
 
 
 def test_last_is_the_newest_activity(tmp_path: Path) -> None:
-    """name=last is the search with the latest activity, not the latest start."""
+    """name=last is the search with the latest activity; what an aborted check left is no search and no warning."""
+    (tmp_path / "_check" / "1f").mkdir(parents=True)
     write_search(tmp_path, "a", [], active=BEGAN + 5)
     write_search(tmp_path, "b", [], active=BEGAN + 9)
     write_search(tmp_path, "c", [], active=BEGAN + 1)

@@ -77,6 +77,7 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
     page = remote.run(here, "name=far", "format=html", "out=far.html", module="flows.report")
     whole = remote.run(here, "name=far", module="flows.verify")
     root = remote.run(here, module="flows.verify")
+    searches = remote.run(here, module="flows.report")
     weights_deleted = remote.run(here, "name=far", "keep=best:1", module="flows.gc")
 
     rows = json.loads(table.out)
@@ -86,10 +87,12 @@ def test_search_and_report(remote: Remote, here: Path) -> None:
     assert (whole.status, root.status, weights_deleted.status) == (0, 0, 0)
     assert "far: no damage" in whole.out
     assert "9 checks: 9 passed" in root.out
+    assert (searches.status, searches.err) == (0, "")
+    assert remote.files.names("_check") == []
     assert (here / "far.html").stat().st_size > 10_000
     assert "model.safetensors" in remote.files.names(f"far/{_export(remote.files)}")
     said = (
-        "".join(done.out + done.err for done in (first, more, table, page, whole, root, weights_deleted))
+        "".join(done.out + done.err for done in (first, more, table, page, whole, root, weights_deleted, searches))
         + (here / "far.html").read_text()
     )
     kept = b"".join(content for folder in _folders(remote.files) for content in folder.values())

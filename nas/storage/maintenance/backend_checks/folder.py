@@ -51,21 +51,23 @@ def _is_used(folder: str) -> bool:
     return False
 
 
-def remove_files(files: BlobStore, folders: Sequence[str] = ("", "system", "names", "race", "small", "large")) -> None:
-    """Removes the files of a check.
+def remove_files(files: BlobStore, folders: Sequence[str] = ("system", "names", "race", "small", "large", "")) -> None:
+    """Removes the files of a check, then its folders in a store that has folders.
 
     Args:
-        files: The folder of the check.
-        folders: Its subfolders, for object stores that can't remove a folder as a whole.
+        files: The folder of the check, at least two folders below the storage.
+        folders: Its subfolders, then itself, for object stores that can't remove a folder as a whole.
     """
     if (path := files.local_path("x")) is not None:
         with suppress(OSError):  # the checks have reported a lost server already
             shutil.rmtree(os.path.dirname(path))
         return
-    for folder in folders:
-        for name in files.names(folder):
+    parent = files.parent()
+    above, own = parent.parent(), f"{parent.name}/{files.name}"
+    for folder in (f"{own}/{folder}".rstrip("/") for folder in folders):
+        for name in (*above.names(folder), "last"):  # deleting a name, also a missing one, removes an empty folder
             with suppress(HeirloomError):
-                files.delete(f"{folder}/{name}" if folder else name)
+                above.delete(f"{folder}/{name}")
 
 
 def existing_folder(path: str) -> str:

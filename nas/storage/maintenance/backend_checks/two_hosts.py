@@ -45,7 +45,7 @@ _BYE_TIMEOUT_S = 10.0
 _MAX_WAIT_S = 0.05
 """Maximum seconds between two looks for a message."""
 _HEARTBEAT_S = 0.25
-_FOLDERS = ("", "messages-a", "messages-b", "published-a", "published-b", "race", "beats")
+_FOLDERS = ("messages-a", "messages-b", "published-a", "published-b", "race", "beats", "")
 
 
 class Peer:

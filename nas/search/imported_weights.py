@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchBusyError, StorageError
@@ -25,6 +26,9 @@ from nas.storage.records import Records
 from nas.storage.remote_file import read_file
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
+
+if TYPE_CHECKING:
+    import torch
 
 RETRY_S = 1.0
 """The pause between looks at the import of another command."""
@@ -53,15 +57,23 @@ class WeightsFileProblem(Problem):
         Raises:
             StorageError: the file can't be read now; the trial runs again.
         """
-        from safetensors.torch import load
-
         try:
             content = read_file(self.file, {})
         except OSError as error:
             raise StorageError(f"init.weights={self.file}: can't be read ({error})") from error
-        tensors = load(content)
+        tensors = _tensors(content)
         run.save({name: tensors[name] for name in sorted(tensors, key=_order)})
         return {"tensors": float(len(tensors))}
+
+
+def _tensors(content: bytes) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a safetensors file by all names; its metadata has those of a tensor stored once."""
+    from safetensors.torch import load
+
+    tensors = load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    stored_as = header.get("__metadata__", {}).items()
+    return {name: tensors[stored] for name, stored in stored_as if stored in tensors} | tensors
 
 
 def _order(name: str) -> tuple[list[int | str], str, str]:

@@ -66,9 +66,14 @@ _Key: TypeAlias = tuple[_Contents, int]
 
 
 def write_pack(
-    files: BlobStore, path: str, tensors: Mapping[str, torch.Tensor], *, known: Iterable[TensorEntry] = ()
+    files: BlobStore,
+    path: str,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    known: Iterable[TensorEntry] = (),
+    shares: bool = True,
 ) -> tuple[Reference | None, dict[str, TensorEntry]]:
-    """Publishes tensors in a pack. Equal tensors, such as tied weights, are stored once.
+    """Publishes tensors in a pack.
 
     Args:
         files: The search's root.
@@ -76,6 +81,7 @@ def write_pack(
         tensors: Tensors of any device, strides and plain type. Contiguous main memory is written without a copy.
         known: Entries of donors' packs. A tensor equal to one of them is not stored again. If this would need more than
             ``MAX_PACKS`` packs, all tensors are stored.
+        shares: Whether equal tensors, such as tied weights, are stored once. Other programs then miss their names.
 
     Returns:
         The pack (None if every tensor is known), and the entries by name.
@@ -86,7 +92,7 @@ def write_pack(
     places = _places(known)  # grows by the new entries
     memory = {name: _memory(name, tensor) for name, tensor in tensors.items()}
     digests = _digests({name: data for name, data in memory.items() if places or data.nbytes <= _HASHED_FIRST_BYTES})
-    keys = _keys({name: _contents(tensor, digests.get(name)) for name, tensor in tensors.items()})
+    keys = _keys({name: _contents(tensor, digests.get(name) if shares else name) for name, tensor in tensors.items()})
     own = {key: name for name, key in reversed(keys.items()) if key not in places}  # stores the first of equal ones
     if len({places[key].pack for key in keys.values() if key in places}) + bool(own) > MAX_PACKS:
         places, own = {}, {key: name for name, key in reversed(keys.items())}

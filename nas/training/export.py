@@ -18,8 +18,8 @@ from nas.core.reference import Reference
 from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
-from nas.storage.checkpoints import publish_tensors
 from nas.storage.lazy_weights import StoredWeights
+from nas.storage.pack import write_pack
 from nas.storage.tensor_names import is_weight
 from nas.training.messages import NEEDS_EXTRA
 from nas.training.problem import Ability, Problem
@@ -83,7 +83,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
     references: list[Reference] = []
     if trial.checkpoint is not None and trial.checkpoint.packs:
         tensors = StoredWeights(files, trial.checkpoint, is_weight).read_all()
-        references += publish_tensors(files, f"{folder}/model.safetensors", tensors).packs
+        pack, _ = write_pack(files, f"{folder}/model.safetensors", tensors, shares=False)
+        references += [pack] if pack is not None else []
     else:
         missing["model.safetensors"] = "the trial saved no weights (`run.save(model)`)"
     contents["architecture.json"] = json.dumps(architecture, indent=2).encode()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from nas.api.search import run_search
 from nas.core.budget import Budget
@@ -30,6 +30,7 @@ from nas.search.search_init import SearchInit
 from nas.search.session import run_session
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
 from nas.storage.open import open_root
+from nas.storage.pack import write_pack
 from nas.storage.records import Records
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
@@ -177,6 +178,24 @@ def test_renamed_chains_of_a_file_keep_their_order(tmp_path: Path) -> None:
         *("blocks.0.bias", "blocks.0.weight", "blocks.1.bias", "blocks.1.num_batches_tracked"),
         *("blocks.1.running_mean", "blocks.1.running_var", "blocks.1.weight"),
     ]
+
+
+def test_equal_tensors_of_a_file_keep_their_names(tmp_path: Path) -> None:
+    """An export has each of them under its name; of other files, ``init.weights`` finds the names in the metadata."""
+    problem = Spec("tests.nas.search.test_search_init.RenamedProblem")
+    plain = Search(problem=problem, tuner=Spec("nas.tuners.random.RandomTuner"))
+    first = run_search(plain, root=str(tmp_path / "root"), budget=1, finalists=1)
+    assert first.export is not None
+    exported = f"{first.url}/{first.export['export']}/model.safetensors"
+    write_pack(open_root(str(tmp_path)), "shared.safetensors", load_file(exported))
+    assert load_file(exported).keys() == chain("body").state_dict().keys()
+    assert len(load_file(tmp_path / "shared.safetensors")) < 48
+
+    for file in (exported, str(tmp_path / "shared.safetensors")):
+        init = SearchInit.read(None, file)
+        found = run_search(replace(plain, init=init), root=str(tmp_path / "root"), budget=1, finalists=1)
+        assert found.lineage[0].donor == init.weights
+        assert found.lineage[0].inheritance["n_new"] == 0
 
 
 def test_first_trials_inherit_from_another_search(tmp_path: Path) -> None:

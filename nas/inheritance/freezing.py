@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from nas.inheritance.module_state import unwrapped
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
+from nas.storage.tensor_names import unwrapped
 
 _FROZEN = "_frozen_by_rules"
 """The attribute of a model that holds the names of the parameters that are frozen now."""

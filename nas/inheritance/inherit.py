@@ -25,7 +25,7 @@ from nas.inheritance.crossover import prefer_origins
 from nas.inheritance.derived_weights import with_derived
 from nas.inheritance.donor_weights import Donor, donor_list, weights_of
 from nas.inheritance.layer_alignment import align, channel_weights, execution_order, layers_of
-from nas.inheritance.module_state import copies_in, lazy_layers, load_refusal, unwrapped
+from nas.inheritance.module_state import copies_in, lazy_layers, load_refusal
 from nas.inheritance.reparametrization import layers_among, reparametrized_layers
 from nas.inheritance.replay import replay_on_best
 from nas.inheritance.report import NO_DONOR, InheritanceReport, TensorInheritance
@@ -38,7 +38,7 @@ from nas.inheritance.vocabularies import same_vocabularies
 from nas.spaces.graphs.crossover import Crossing
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.growth import Growth
-from nas.storage.tensor_names import is_weight
+from nas.storage.tensor_names import is_weight, unwrapped
 
 __all__ = ["InheritanceReport", "Rules", "TensorInheritance", "inherit"]
 

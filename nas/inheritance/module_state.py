@@ -1,4 +1,4 @@
-"""The state of a module: wrappers, lazy layers, and a ``state_dict`` of copies."""
+"""The state of a module: lazy layers, and a ``state_dict`` of copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from nas.inheritance.shape_rules import storage_refusal
@@ -17,19 +16,6 @@ def copies_in(state: Mapping[str, object], model: nn.Module) -> set[str]:
     """Returns the names of entries that are copies: writing into them does not change the module."""
     own = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
     return {name for name, value in state.items() if not isinstance(value, Tensor) or _address(value) not in own}
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Returns the network inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``.
-
-    They put a prefix before the names of all tensors, and torch can't export them.
-    """
-    while True:
-        inner = model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
-        inner = getattr(inner, "_orig_mod", inner)  # of torch.compile; its class takes a second to import
-        if inner is model:
-            return model
-        model = inner
 
 
 def lazy_layers(model: nn.Module) -> list[str]:

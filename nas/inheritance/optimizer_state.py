@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from nas.core.errors import ConfigurationError
 from nas.inheritance.donor_weights import Donor, LazyWeights, donor_list, weights_of
 from nas.inheritance.inherit import report_of
-from nas.inheritance.module_state import unwrapped
 from nas.inheritance.reparametrization import REFUSAL, reparametrized_layers
 from nas.inheritance.report import InheritanceReport
 from nas.inheritance.rules import Rules
 from nas.inheritance.tensor_matching import ChildTensor, inherit_tensors
 from nas.inheritance.tensor_roles import Role, Roles
 from nas.inheritance.tensor_sources import tensor_sources
-from nas.storage.tensor_names import OPTIMIZER, is_weight
+from nas.storage.tensor_names import OPTIMIZER, is_weight, unwrapped
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from nas.core.checkpoint import LETTERS
 from nas.core.errors import ConfigurationError
+from nas.storage.tensor_names import unwrapped
 
 if TYPE_CHECKING:
     import torch
@@ -58,13 +59,13 @@ class Signature:
         """Returns the signature of a network.
 
         Args:
-            network: A module, its ``state_dict``, or the tensors of a manifest. A module on torch's device ``meta``
-                is enough.
+            network: A module, also compiled or parallel, its ``state_dict``, or the tensors of a manifest. A module on
+                torch's device ``meta`` is enough.
 
         Raises:
             ConfigurationError: a shape is unknown, as in lazy layers.
         """
-        state: Mapping[str, Any] = network if isinstance(network, Mapping) else network.state_dict()
+        state: Mapping[str, Any] = network if isinstance(network, Mapping) else unwrapped(network).state_dict()
         layers: list[str] = []
         try:
             tensors = {name: tensor for name, tensor in state.items() if hasattr(tensor, "dtype")}

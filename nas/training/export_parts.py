@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
 from nas.core.tracebacks import text_of
-from nas.inheritance.module_state import unwrapped
+from nas.storage.tensor_names import unwrapped
 
 ONE_BATCH_SIZE = "export returned a network for one batch size: must accept any. Write x.flatten(1), not fixed sizes"
 _RULE = "must return the network and an example batch. Write `return network, (x[:2],)`"

@@ -22,6 +22,7 @@ from nas.core.tracebacks import error_line
 from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial, trial_name
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.tensor_names import is_weight, unwrapped
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import EVERY_S, LOG_DIR, TrialChannel
 from nas.training.policy_scaling import PolicyScaling
@@ -253,7 +254,7 @@ class TrialRun(PolicyScaling):
 
     def _size_lazy_layers(self, model: torch.nn.Module) -> None:
         """Gives lazy layers their sizes by the problem's example inputs, or adds a warning."""
-        from nas.inheritance.module_state import lazy_layers, size_lazy_layers, unwrapped
+        from nas.inheritance.module_state import lazy_layers, size_lazy_layers
 
         network = unwrapped(model)
         if not lazy_layers(network):
@@ -337,9 +338,8 @@ class TrialRun(PolicyScaling):
         """
         if self._own is None:
             raise LookupError(f"trial {self.number} published no weights")
-        from nas.inheritance.module_state import copies_in, lazy_layers, load_weights, unwrapped
+        from nas.inheritance.module_state import copies_in, lazy_layers, load_weights
         from nas.storage.lazy_weights import StoredWeights
-        from nas.storage.tensor_names import is_weight
 
         weights = StoredWeights(self._files, self._own, is_weight)
         network = unwrapped(model)
@@ -471,7 +471,6 @@ class TrialRun(PolicyScaling):
     def note_heads(self, model: torch.nn.Module) -> None:
         """Notes the heads of a network's attentions for ``save``; ``inherit`` and resuming call it."""
         from nas.inheritance.attention import parts_of
-        from nas.inheritance.module_state import unwrapped
 
         self._parts = {**self._parts, **parts_of(unwrapped(model))}
 
@@ -492,7 +491,7 @@ class TrialRun(PolicyScaling):
         from torch import nn
 
         from nas.inheritance.attention import parts_of
-        from nas.inheritance.module_state import lazy_layers, unwrapped
+        from nas.inheritance.module_state import lazy_layers
 
         self._check_open("save")
         if isinstance(model, nn.Module):

@@ -43,11 +43,11 @@ def test_checkpoint_has_the_signature_of_the_network_that_was_saved(tmp_path: Pa
 
 
 def test_values_and_devices_do_not_count() -> None:
-    """Networks with equal layers have one signature, on any device, even unallocated."""
+    """Networks with equal layers have one signature, on any device, even unallocated or in a wrapper."""
     with torch.device("meta"):
         empty = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
 
-    assert Signature.of(empty) == Signature.of(small_network())
+    assert Signature.of(empty) == Signature.of(small_network()) == Signature.of(nn.DataParallel(small_network()))
 
 
 @pytest.mark.parametrize(

@@ -355,12 +355,15 @@ def test_running_trials_finish_or_are_stopped() -> None:
 
 
 def test_a_stage_may_have_a_share_of_the_hours() -> None:
-    """A stage's share limits the search stage to half of the hours, and reserves time for finals."""
+    """A share limits the search stage to half of the hours, more hours included, and reserves time for finals."""
     cheap, final = PLANS["two_stage"].stages
-    searching = two_stage(1.0, ratio=2.0, declared=2.0, plan=PolicyPlan((replace(cheap, share=0.5), final)))
     ending = two_stage(1.0, ratio=2.0, declared=2.0, plan=PolicyPlan((cheap, replace(final, share=0.5))))
 
-    assert n_of(searching.run()) == {"search": 30, "final": 2}
+    for slots in (1, 4):
+        plan = PolicyPlan((replace(cheap, share=0.5), final))
+        searching = two_stage(1.0, ratio=2.0, declared=2.0, plan=plan, slots=slots)
+        assert n_of(searching.run()) == {"search": 30 * slots, "final": 2}
+        assert n_of(searching.run(Budget(hours=2.0)))["search"] == 60 * slots
     first, *_ = rounds(ending.run())
     assert len(first) == 28  # 3600 - 72 - 1800 s
 

@@ -135,6 +135,7 @@ class StagePlanner:
         self._n_learned = self._n_counted = 0
         self._reserve_is_released = False
         self._spent_later: dict[Bound, float] = {"hours": 0.0, "gpu_hours": 0.0}
+        self._later_spans: list[tuple[float, float]] = []
         self._selection_s = 0.0
         if has_selection and budget.hours is not None:
             total_s = 3600.0 * budget.hours
@@ -157,6 +158,8 @@ class StagePlanner:
         if trial.stage != self._plan.search.name:
             self._spent_later["hours"] += (trial.duration_s or 0.0) / self._slots
             self._spent_later["gpu_hours"] += self.gpu_s(trial)
+            if trial.started is not None and trial.finished is not None:
+                self._later_spans.append((trial.started, trial.finished))
         if trial.stage != self._plan.search.name or self._n_learned > RECOUNT * self._n_counted:
             self._n_left = None
 
@@ -352,8 +355,20 @@ class StagePlanner:
         left_s = self._before_selection(spent, bound)
         if not self._is_search(stage):
             return left_s - self._reserve_s(stage, spent, bound)
-        own_s = math.inf if stage.share is None else stage.share * self._total_s[bound] - spent.of(bound)
+        own_s = math.inf
+        if stage.share is not None:
+            own_s = stage.share * self._total_s[bound] - (spent.of(bound) - self._later_s(bound))
         return min(own_s, left_s - (0.0 if self._reserve_is_released else self._reserve_s(stage, spent, bound)))
+
+    def _later_s(self, bound: Bound) -> float:
+        """Returns the time in which trials of later stages ran, on any number of slots."""
+        if bound == "gpu_hours":
+            return self._spent_later[bound]
+        later_s, until = 0.0, -math.inf
+        for started, finished in sorted(self._later_spans):
+            later_s += max(0.0, finished - max(started, until))
+            until = max(until, finished)
+        return later_s
 
     def _reserve_s(self, stage: Stage, spent: Usage, bound: Bound) -> float:
         """Returns the reserve for the stages after this one."""

@@ -238,6 +238,8 @@ class Lineage:
         self.pending = pending
         self._n_proposed = log.n_proposed if pending else 0
         self._is_refused: Callable[[Point], bool] | None = None
+        self.allows_epochs = True
+        """Whether there is time for a supernet epoch."""
 
     @classmethod
     def of(cls, trials: Iterable[Trial], *, key: Callable[[Point], str] = point_key) -> Lineage:
@@ -320,6 +322,12 @@ class Lineage:
         refusing = copy(self)  # not a new view: the log may have grown
         refusing._is_refused = is_refused
         return refusing
+
+    def without_epochs(self) -> Lineage:
+        """Returns a copy of the lineage that has no time for a supernet epoch."""
+        lineage = copy(self)
+        lineage.allows_epochs = False
+        return lineage
 
     def only(self, keep: Callable[[Trial], bool], change: Change | None = None) -> Lineage:
         """Returns the lineage of the trials for which ``keep`` is true; it refuses the same points.

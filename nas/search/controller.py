@@ -24,6 +24,7 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import SearchFailedError, SearchInterruptedError
 from nas.core.metric import finite_metrics
 from nas.core.policy import Policy, PolicyPlan, Stage
+from nas.core.supernet import is_epoch
 from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
 from nas.executors.events import (
     Event,
@@ -314,22 +315,26 @@ class SearchController:
         """Returns whether the budget allows a new job."""
         return self._settings.budget.allows_job(self._jobs.n_started)
 
-    def _ask_tuner(self, job: int) -> tuple[Proposal | Answer, int]:
+    def _ask_tuner(self, job: int, *, allows_epochs: bool = True) -> tuple[Proposal | Answer, int]:
         """Returns the tuner's answer for a job, and the number of results that it was shown."""
         started_s = self._executor.now_s()
-        answer = self._proposals.ask(job)
+        answer = self._proposals.ask(job, allows_epochs=allows_epochs)
         self._enforcer.add_ask_time(self._executor.now_s() - started_s)
         return answer
 
-    def _ask(self, stage: Stage) -> bool:
-        """Asks the tuner once and records its proposal. Returns False if the tuner is exhausted."""
+    def _ask(self, stage: Stage, *, allows_epochs: bool = True) -> bool:
+        """Asks the tuner and records its proposal. Returns False if the tuner is exhausted.
+
+        Without time for the supernet epoch that it proposes, it is asked again, for a subnet.
+        """
         index, job = self._proposals.n_proposed, self._next_job()
-        answer, n_shown = self._ask_tuner(job)
+        answer, n_shown = self._ask_tuner(job, allows_epochs=allows_epochs)
         if answer is WAIT and self._proxies.start(len(self.trials)):
+            self._enforcer.allow_asks()
             self._proposals.hold_lineage()
             return True
         if answer is WAIT or answer is STOP:
-            return self._handle_refusal(answer, job, n_shown)
+            return not allows_epochs or self._handle_refusal(answer, job, n_shown)
         self._proposals.n_shown_at_wait = None
         if isinstance(answer, Proposal) and (proxies := self._scores.known(answer.point)):
             answer = replace(answer, proxies=finite_metrics(proxies))
@@ -338,7 +343,10 @@ class SearchController:
         trial = admit(answer, stage, index, self.trials, self._rules)
         waiting, ask = self._waiting_in(stage), self._proposals.next_ask
         if self._stateful is None and not self._enforcer.may_propose(stage, waiting, trial, ask):
-            return True
+            if not (allows_epochs and is_epoch(trial)):
+                return True
+            self._proposals.hold_lineage()
+            return self._ask(stage, allows_epochs=False)
         trial = replace(trial, learned=self._proposals.take_new_results(n_shown), job=job)
         self._propose(trial)
         self._scores.clear()

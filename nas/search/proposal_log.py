@@ -97,8 +97,12 @@ class ProposalLog:
             return len(self._log) >= self._n_shown
         return self.n_shown_at_wait is None or len(self._log) > self.n_shown_at_wait
 
-    def ask(self, job: int) -> tuple[Proposal | Answer, int]:
+    def ask(self, job: int, *, allows_epochs: bool = True) -> tuple[Proposal | Answer, int]:
         """Returns the tuner's answer for a job, and the number of results that it was shown.
+
+        Args:
+            job: The job that will run the trial.
+            allows_epochs: Whether there is time for a supernet epoch.
 
         Raises:
             SearchFailedError: the tuner built an invalid proposal.
@@ -107,7 +111,8 @@ class ProposalLog:
         n_shown, lineage = self._shown = self._held or self._view()
         self._held = None
         try:
-            return self._tuner.ask(lineage, self.n_proposed, job), n_shown
+            shown = lineage if allows_epochs else lineage.without_epochs()
+            return self._tuner.ask(shown, self.n_proposed, job), n_shown
         except ConfigurationError as error:
             raise SearchFailedError(f"proposal {self.n_proposed} of {self.tuner_name}: {error}") from error
 

@@ -102,7 +102,8 @@ class DartsTuner(SupernetTuner):
                 f"{chain[-1].number} did not. Choose problem=cells, or tuner=supernet"
             )
         new = self._new_suggestions(lineage, chain)
-        is_open = shared.n_epochs < self.n_epochs and len(self._sound(chain)) == len(chain)
+        has_next = shared.n_epochs < self.n_epochs and len(self._sound(chain)) == len(chain)
+        is_open = has_next and lineage.allows_epochs
         is_pending = any(map(is_epoch, lineage.pending))
         if is_open and not is_pending and len(new) < 2:
             return self._propose_epoch(lineage, shared)

@@ -136,15 +136,15 @@ class SupernetTuner(Tuner):
             raise ConfigurationError(f"budget.trials={n_trials}: must be more than {epochs}. {remedy}")
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the next supernet epoch if it is due, else a subnet."""
+        """Returns the next supernet epoch if it is due and has time, else a subnet."""
         shared = SharedWeights.of(lineage)
         is_pending = any(map(is_epoch, lineage.pending))
-        if self._is_due(shared) and not is_pending:
+        if self._is_due(shared) and not is_pending and lineage.allows_epochs:
             return self._propose_epoch(lineage, shared)
-        if shared.epoch is None or shared.n_epochs < self.warm_up_epochs:
+        if shared.epoch is None or (lineage.allows_epochs and shared.n_epochs < self.warm_up_epochs):
             return WAIT
         answer = self.propose_subnet(lineage, shared, job)
-        if answer is not STOP or shared.n_epochs >= self.n_epochs:
+        if answer is not STOP or shared.n_epochs >= self.n_epochs or not lineage.allows_epochs:
             return answer
         return WAIT if is_pending else self._propose_epoch(lineage, shared)
 

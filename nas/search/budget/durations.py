@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nas.core.policy import Policy, PolicyPlan, Stage
-from nas.core.supernet import is_no_epoch
+from nas.core.supernet import is_epoch, is_no_epoch
 from nas.core.trial import Reason, State, Trial
 
 Kind = frozenset[Policy]
@@ -92,6 +92,7 @@ class DurationEstimator:
         """By later stage: the greatest training time, as a multiple of that by the shares."""
         self._slots: set[int] = set()
         self._shortened: set[str] = set()
+        self._has_epochs = False
 
     def learn(self, trial: Trial) -> None:
         """Adds a finished trial.
@@ -120,6 +121,7 @@ class DurationEstimator:
         self._add(self._seen[trial.stage], seconds, is_complete, is_warm)
         kind = self._seen_kinds[trial.stage].setdefault(trial.policies, _StageDurations())
         self._add(kind, seconds, is_complete, is_warm)
+        self._has_epochs |= is_epoch(trial)
         if is_complete and trial.stage == self._plan.search.name and is_no_epoch(trial):
             for stage in self._plan.later:
                 if (ratio := cost_ratio(trial, stage)) is not None:
@@ -205,10 +207,12 @@ class DurationEstimator:
         Args:
             stage: The stage.
             kind: Its policies; None: those of the shortest kind. A kind that was not seen needs as long as the stage's
-                trials, and no time if it trains nothing.
+                trials, and no time if it trains nothing, as subnets.
             is_usual: Whether it is the usual duration; else the shortest.
         """
         kinds = self._seen_kinds[stage.name]
+        if kind is None and self._has_epochs and len(kinds) == 1 and stage.name == self._plan.search.name:
+            return 0.0
         if len(kinds) < 2 and kind in {None, *kinds}:
             return self.usual_s(stage) if is_usual else self.shortest_s(stage)
         if kind is not None and kind not in kinds:

@@ -36,6 +36,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.verified import digest_of
 from nas.tuners.base import STOP, WAIT, Answer
+from nas.tuners.differentiable import DartsTuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.supernet import RspsTuner, SposTuner, SupernetTuner
@@ -422,8 +423,22 @@ class LargeProblem(SupernetProblem):
     space = SupernetSpace(ParameterSpace({"x": Int(0, 999_999)}))
 
 
+class SuggestingExecutor(SimulatedExecutor):
+    """Each epoch suggests the point of its number."""
+
+    def _complete(self, attempt: Any) -> Trial:
+        trial, number = super()._complete(attempt), epoch_of(attempt.trial.point)
+        return trial if number is None else replace(trial, suggested=({"x": number},))
+
+
 def simulated(
-    n_trials: int, *, deterministic: bool = False, budget: Budget | None = None, slots: int = 2, seed: int = 0
+    n_trials: int,
+    *,
+    deterministic: bool = False,
+    budget: Budget | None = None,
+    slots: int = 2,
+    seed: int = 0,
+    tuner: SupernetTuner | None = None,
 ) -> list[Trial]:
     """Returns the trials of a search on simulated workers, where a subnet takes about 1 s and an epoch 100.
 
@@ -433,15 +448,16 @@ def simulated(
         budget: Replaces the budget of trials.
         slots: The number of workers.
         seed: The seed of durations.
+        tuner: Replaces the tuner.
     """
     problem = LargeProblem(epoch_s=30.0 if deterministic else 100.0)
     records = Records(open_root(f"memory://supernet-{uuid4().hex}", retry_s=0))
-    executor = SimulatedExecutor(problem, records, slots=slots, workers=Workers(straggling=0.1, seed=seed))
-    tuner = SupernetTuner(
+    executor = SuggestingExecutor(problem, records, slots=slots, workers=Workers(straggling=0.1, seed=seed))
+    tuner = tuner or SupernetTuner(
         problem.space, problem.metrics, n_epochs=6, warm_up_epochs=2, subnets_per_epoch=8, subnets_beside_epoch=36
     )
     stage = Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS}))
-    planner = None if budget is None else StagePlanner(budget, PolicyPlan((stage,)), 2)
+    planner = None if budget is None else StagePlanner(budget, PolicyPlan((stage,)), slots)
     settings = ControllerSettings(budget=budget or Budget(trials=n_trials), deterministic=deterministic)
     controller = SearchController(
         records, executor, settings, tuner=tuner, space=problem.space, planner=planner,
@@ -494,6 +510,25 @@ def test_hours_are_spent_by_kind() -> None:
     assert len(epochs) >= 5
     assert max(trial.finished or 0.0 for trial in trials) <= 720
     assert max(trial.finished or 0.0 for trial in epochs) > 500
+
+
+@pytest.mark.parametrize(
+    ("tuner", "hours", "slots"),
+    [
+        (SupernetTuner(LargeProblem.space, METRICS), 0.05, 1),
+        (DartsTuner(LargeProblem.space, METRICS), 0.05, 1),
+        (DartsTuner(LargeProblem.space, METRICS), 0.1, 2),
+    ],
+)
+def test_without_time_for_an_epoch_subnets_are_scored(tuner: SupernetTuner, hours: float, slots: int) -> None:
+    """Those of the last epoch that fits have a score, also before the end of the warm-up."""
+    trials = simulated(0, budget=Budget(hours=hours, at_deadline="finish"), slots=slots, tuner=tuner)
+    last = max(trial.number for trial in trials if is_epoch(trial))
+    subnets = [trial for trial in trials if trial.proposal.donors == (last,)]
+
+    assert {"x": epoch_of(trials[last].point)} in [trial.point for trial in subnets]
+    assert all(trial.state == State.COMPLETE for trial in trials)
+    assert max(trial.finished or 0.0 for trial in trials) <= 3600 * hours + 1
 
 
 def test_options_of_the_inner_tuner() -> None:

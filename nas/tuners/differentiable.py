@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from nas.core.errors import SearchFailedError
+from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
@@ -85,6 +85,19 @@ class DartsTuner(SupernetTuner):
             if limit is not None:
                 check_int(f"tuner.{name}", limit, 0)
         self.max_skips, self.max_nones = max_skips, max_nones
+
+    def check_trials(self, n_trials: int) -> None:
+        """Checks that a subnet follows the first epochs: two, if there are as many.
+
+        Raises:
+            ConfigurationError: the trials suffice for epochs alone.
+        """
+        super().check_trials(n_trials)
+        if n_trials == 2 and self.n_epochs > 1:
+            raise ConfigurationError(
+                "budget.trials=2: must be more than 2: two supernet epochs come before the first subnet. Give more "
+                "trials, or tuner.n_epochs=1"
+            )
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next supernet epoch, or a subnet that an epoch suggested.

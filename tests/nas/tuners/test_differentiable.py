@@ -277,6 +277,16 @@ def test_a_problem_without_a_supernet_is_refused() -> None:
         DartsTuner(ParameterSpace({"a": Choice(1, 2)}), (METRIC,))
 
 
+@pytest.mark.parametrize(("n_epochs", "least"), [(1, 1), (4, 2)])
+def test_a_budget_of_epochs_alone_is_refused(n_epochs: int, least: int) -> None:
+    """No subnet, and so no winner, follows from them; one more trial is enough."""
+    search = Search(problem=Spec.of(Collapsing), tuner=Spec.of(DartsTuner, n_epochs=n_epochs))
+    with pytest.raises(ConfigurationError, match=rf"budget\.trials={least}: must be more than {least}: .*more trials"):
+        run_search(search, root="memory://few", budget=Budget(trials=least))
+
+    DartsTuner(SPACE, (METRIC,), n_epochs=n_epochs).check_trials(least + 1)
+
+
 class Collapsing(Problem):
     """Each epoch suggests a cell with as many skips as its number."""
 

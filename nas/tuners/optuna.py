@@ -20,12 +20,13 @@ from nas.core.outliers import clip_outliers
 from nas.core.parsing import signature_of
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
-from nas.core.validation import check_choice, check_int
+from nas.core.validation import check_choice
 from nas.spaces.domain import Categorical, Domain
 from nas.spaces.space import Space
 from nas.tuners.base import Answer, StartupTrials
 from nas.tuners.shared.donor_tuner import DonorTuner
 from nas.tuners.shared.flat import FlatSpace
+from nas.tuners.shared.gaussian import check_max_points
 
 if TYPE_CHECKING:
     import optuna
@@ -52,7 +53,8 @@ class OptunaTuner(DonorTuner):
         seed: Seeds every ask, together with its number.
         sampler: ``tpe`` or ``gp``.
         options: Further arguments of Optuna's sampler.
-        max_points: The most scored trials in the model: their best half and newest half.
+        max_points: The most scored trials in the model: their best half and newest half. At least twice Optuna's
+            ``n_startup_trials``, since the sampler is random with fewer.
         donor: The donor of a trial; see ``DonorChooser``.
 
     Raises:
@@ -74,8 +76,6 @@ class OptunaTuner(DonorTuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
         check_choice("tuner.sampler", sampler, tuple(_SAMPLERS))
-        if max_points is not None:
-            check_int("tuner.max_points", max_points, 2)
         self.sampler = sampler
         self.options = dict(options or {})
         self.max_points = max_points
@@ -91,6 +91,8 @@ class OptunaTuner(DonorTuner):
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"tuner.options={self.options}: {error}") from error
         self.startup_trials = StartupTrials(self._n_startup_trials(), "options.n_startup_trials")
+        if max_points is not None:
+            check_max_points(max_points, self.startup_trials.number, "options.n_startup_trials")
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the sampler's suggestion, a new point near it, or a random one."""

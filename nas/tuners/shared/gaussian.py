@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def check_max_points(max_points: int, n_initial_points: int) -> None:
+def check_max_points(max_points: int, n_initial_points: int, option: str = "n_initial_points") -> None:
     """Checks that a model of ``max_points`` trials holds all initial points.
 
     It takes the best half and the newest half, which may be the same trials.
@@ -26,7 +26,7 @@ def check_max_points(max_points: int, n_initial_points: int) -> None:
     check_int("tuner.max_points", max_points, 2)
     if max_points < 2 * n_initial_points:
         raise ConfigurationError(
-            f"tuner.max_points={max_points}: must be at least twice tuner.n_initial_points ({n_initial_points}): "
+            f"tuner.max_points={max_points}: must be at least twice tuner.{option} ({n_initial_points}): "
             f"the best half may be the newest half. Give {2 * n_initial_points} or more, or fewer initial points."
         )
 

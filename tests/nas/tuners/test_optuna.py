@@ -1,4 +1,4 @@
-"""Optuna's Gaussian process in small and in conditional spaces."""
+"""Optuna's samplers: the Gaussian process in small and in conditional spaces, and the least size of a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
@@ -53,6 +54,16 @@ def test_a_small_space_is_used_up_and_then_it_stops() -> None:
 
     assert len({point_key(trial.point) for trial in trials}) == 9
     assert tuner.ask(Lineage.of(trials), 9, 9) is STOP
+
+
+@pytest.mark.parametrize(("sampler", "options"), [("gp", {}), ("tpe", {"n_startup_trials": 12})])
+def test_a_model_holds_the_startup_trials(sampler: str, options: dict[str, int]) -> None:
+    """With fewer points in its model the sampler would be random for ever."""
+    least = 2 * options.get("n_startup_trials", 10)
+    with pytest.raises(ConfigurationError, match=rf"max_points={least - 1}: .*twice tuner\.options\.n_startup_trials"):
+        OptunaTuner(CHOICES, (LOSS,), sampler=sampler, options=options, max_points=least - 1)
+
+    assert OptunaTuner(CHOICES, (LOSS,), sampler=sampler, options=options, max_points=least).max_points == least
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from nas.core.trial import Proposal
 from nas.spaces.space import Space, check_points
 from nas.tuners.base import STOP, Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.listed import PLACE, next_place
 
 
 class BatchTuner(DonorTuner):
@@ -47,5 +48,7 @@ class BatchTuner(DonorTuner):
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next point that no constraint refuses."""
-        allowed = [point for point in self.points if not lineage.refuses(point)]
-        return self.propose(lineage, allowed[number], "batch") if number < len(allowed) else STOP
+        for place in range(next_place(lineage, number), len(self.points)):
+            if not lineage.refuses(self.points[place]):
+                return self.propose(lineage, self.points[place], "batch", {PLACE: place})
+        return STOP

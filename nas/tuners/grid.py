@@ -14,6 +14,7 @@ from nas.spaces.domain import Domain
 from nas.spaces.space import Space
 from nas.tuners.base import STOP, Answer
 from nas.tuners.shared.donor_tuner import DonorTuner
+from nas.tuners.shared.listed import PLACE, next_place
 
 MAX_RESOLUTION = 10_000
 """The largest resolution: a record can name one, and each value takes memory."""
@@ -43,13 +44,20 @@ class GridTuner(DonorTuner):
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next point of the grid that no constraint refuses."""
-        while len(self._points) <= number:
-            point = next(self._rest, None)
-            if point is None:
-                return STOP
+        place = next_place(lineage, number)
+        while (point := self._point(place)) is not None:
             if not lineage.refuses(point):
-                self._points.append(point)
-        return self.propose(lineage, self._points[number], "grid")
+                return self.propose(lineage, point, "grid", {PLACE: place})
+            place += 1
+        return STOP
+
+    def _point(self, place: int) -> Point | None:
+        """Returns the point at a place of the grid, or None after the last."""
+        while len(self._points) <= place:
+            if (point := next(self._rest, None)) is None:
+                return None
+            self._points.append(point)
+        return self._points[place]
 
 
 def grid(space: Space, resolution: int) -> Iterator[Point]:

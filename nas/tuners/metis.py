@@ -176,7 +176,8 @@ class MetisTuner(DonorTuner):
         """Returns the indices of measurements whose points may be measured again."""
         n_times = Counter(point_key(trial.point) for trial in lineage)
         running = {point_key(trial.point) for trial in lineage.pending}
-        return [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]
+        few = [i for i, row in enumerate(known) if row.key not in running and n_times[row.key] < self.max_repeats]
+        return [index for index in few if not lineage.refuses(known[index].point)]
 
     def _outlier(
         self, model: ScoreModel, known: Sequence[_Row], repeatable: Sequence[int], best: float

@@ -1,9 +1,9 @@
 """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846).
 
-One trial is one interval of one member. A member continues from its last trial, with the same point and its weights. A
-member among the worst instead continues from one of the best: with its weights *and* its point, perturbed (truncation
-selection). So ``problem.train`` inherits first and then trains one interval. The intervals along a line of parents make
-a full training.
+One trial is one interval of one member. A member continues from its last trial, with its weights and the same point,
+perturbed if a constraint refuses it now. A member among the worst instead continues from one of the best: with its
+weights *and* its point, perturbed (truncation selection). So ``problem.train`` inherits first and then trains one
+interval. The intervals along a line of parents make a full training.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ class PbtTuner(Tuner):
             reason = f"member {member.number} copies {source.number}"
             return Proposal(point=point, parents=(source.number,), derivation=derivation, reason=reason)
         if last is not None:
+            point = self._explored(last.point, rng) if lineage.refuses(last.point) else last.point
             reason = f"member {member.number} continues from {last.number}"
-            return Proposal(point=last.point, parents=(last.number,), derivation=derivation, reason=reason)
+            return Proposal(point=point, parents=(last.number,), derivation=derivation, reason=reason)
         drawn = draw_new_point(self.space, lineage, rng)
         point = self.space.sample(rng) if drawn is None else drawn
         return Proposal(point=point, derivation=derivation, reason=f"member {member.number} begins")

@@ -293,18 +293,30 @@ def test_what_can_not_be_is_refused_at_once(options: dict[str, Any], error: str)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("inner", ["random", "evolution"])
-def test_constraints_may_limit_proxies(inner: str) -> None:
-    """Each trial's value is within the limit, and unlimited searches exceed it."""
-    plain = Spec("nas.tuners.random.RandomTuner") if inner == "random" else Spec.from_config(EVOLUTION)
+TUNERS = {
+    "random": Spec("nas.tuners.random.RandomTuner"),
+    "evolution": Spec.from_config(EVOLUTION),
+    "pbt": Spec("nas.tuners.pbt.PbtTuner", {"population_size": 4}),
+    "grid": Spec("nas.tuners.grid.GridTuner", {"resolution": 64}),
+    "batch": Spec("nas.tuners.batch.BatchTuner", {"points": [{"width": w} for n in range(1, 9) for w in (20 + n, n)]}),
+}
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_constraints_may_limit_proxies(name: str, tmp_path: Path) -> None:
+    """Each trial's value is within the limit, and unlimited searches exceed it. Resumed ones propose the same."""
     free = found(Search(problem=Spec.of(ProxyProblem), tuner=Spec.of(ScreenedTuner, proxies=["synflow"])), 4)
-    given = Search(problem=Spec.of(ProxyProblem), tuner=plain, constraints={"synflow": 2.0, "parameters": 200})
+    given = Search(problem=Spec.of(ProxyProblem), tuner=TUNERS[name], constraints={"synflow": 2.0, "parameters": 200})
     limited = found(given, 8)
+    for n_trials in (2, 8):
+        resumed = found(given, n_trials, str(tmp_path))
 
     assert all(trial.static_metrics["synflow"] > 2.0 for trial in free)
     assert all(trial.static_metrics["synflow"] <= 2.0 for trial in limited)
     assert all(trial.static_metrics["parameters"] <= 200 for trial in limited)
     assert len({trial.point["width"] for trial in limited}) > 3
+    assert name not in ("grid", "batch") or len({trial.point["width"] for trial in limited}) == len(limited)
+    assert decisions(resumed) == decisions(limited)
 
 
 def test_limits_and_ranks_go_together() -> None:

@@ -125,6 +125,18 @@ def test_space_smaller_than_the_initial_points_is_measured_again(fails: int) -> 
     assert times[fails] <= 1
 
 
+def test_a_refused_point_is_not_measured_again() -> None:
+    """A constraint on a proxy, whose value differs with the proposal, may refuse what was measured before."""
+    noise = random.Random(0)
+    tuner = MetisTuner(ParameterSpace({"x": Int(1, 6)}), (METRIC,), n_candidates=20)
+    trials = [finished(n, Proposal(point={"x": n + 1}), 0.01 * (n - 2) ** 2 + noise.gauss(0, 0.3)) for n in range(6)]
+    first = tuner.ask(Lineage.of(trials), 6, 6)
+    assert isinstance(first, Proposal)
+    other = tuner.ask(Lineage.of(trials).refusing(lambda point: point == first.point), 6, 6)
+
+    assert not isinstance(other, Proposal) or other.point != first.point
+
+
 def test_the_end_waits_for_running_trials() -> None:
     """If all points have scores or run, the answer is WAIT."""
     tuner = MetisTuner(ParameterSpace({"x": Int(1, 6)}), (METRIC,), max_repeats=1)

@@ -13,8 +13,9 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError, SearchFailedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.point import Point
 from nas.core.spec import Spec
-from nas.core.trial import Proposal
+from nas.core.trial import Proposal, Trial
 from nas.problems.digits import DigitsProblem
 from nas.search.definition import Search
 from nas.spaces.parameters.space import Choice, Int, ParameterSpace
@@ -29,6 +30,7 @@ from nas.tuners.nsga2 import Nsga2Tuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared import constrained
 from nas.tuners.shared.constrained import MAX_REFUSED, ConstrainedTuner
+from tests.support.landscape import finished
 from tests.support.problems import SizeProblem, size_of
 
 METRICS, SPACE = SizeProblem.metrics, SizeProblem.own_space
@@ -79,16 +81,22 @@ def test_contract(tuner: type[Tuner]) -> None:
     check_tuner(Spec.of(KeepingTuner, tuner=tuner), SPACE, METRICS)
 
 
+def proposed(tuner: Tuner) -> list[Point]:
+    """Returns the points that a tuner proposes until STOP."""
+    trials: list[Trial] = []
+    while isinstance(answer := tuner.ask(Lineage.of(trials), len(trials), 0), Proposal):
+        trials.append(finished(len(trials), answer, 0.0))
+    assert answer is STOP
+    return [trial.point for trial in trials]
+
+
 def test_a_grid_leaves_out_large_points() -> None:
     """Each point within the constraint comes once, in the grid's order, then STOP."""
     tuner = ConstrainedTuner(
         GridTuner(GRID, METRICS, resolution=12), SizeProblem(space=GRID).static_metrics, {"size": 20}
     )
-    answers = [tuner.ask(Lineage.of([]), number, 0) for number in range(49)]
 
-    kept = [point for point in GRID.points() if point["a"] * point["b"] <= 20]
-    assert [answer.point for answer in answers if isinstance(answer, Proposal)] == kept
-    assert answers[len(kept) :] == [STOP] * (49 - len(kept))
+    assert proposed(tuner) == [point for point in GRID.points() if point["a"] * point["b"] <= 20]
 
 
 def test_a_list_leaves_out_large_points() -> None:
@@ -97,10 +105,8 @@ def test_a_list_leaves_out_large_points() -> None:
     tuner = ConstrainedTuner(
         BatchTuner(GRID, METRICS, points=points), SizeProblem(space=GRID).static_metrics, {"size": 20}
     )
-    answers = [tuner.ask(Lineage.of([]), number, 0) for number in range(3)]
 
-    assert [a.point for a in answers if isinstance(a, Proposal)] == [points[1], points[3]]
-    assert answers[2] is STOP
+    assert proposed(tuner) == [points[1], points[3]]
 
 
 class Stubborn(Tuner):

@@ -12,7 +12,7 @@ class RewardBaseline:
     """Moving mean and spread of rewards, and all rewards, from which outliers are known.
 
     Args:
-        decay: The decay of mean and spread, from 0 to 1.
+        decay: The decay of mean and spread, from 0 to below 1.
     """
 
     def __init__(self, decay: float) -> None:

@@ -199,7 +199,7 @@ def test_replaying_a_thousand_rewards_takes_seconds() -> None:
     assert time.process_time() - start < 10
 
 
-@pytest.mark.parametrize("wrong", [{"learning_rate": -1}, {"decay": 2}, {"entropy": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"learning_rate": -1}, {"decay": 1}, {"entropy": float("nan")}])
 def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=f"tuner.{next(iter(wrong))}="):

@@ -58,7 +58,7 @@ def test_equal_rewards_teach_nothing() -> None:
     assert len({t.point["c0"] for t in trials[-30:]}) == 5
 
 
-@pytest.mark.parametrize("wrong", [{"learning_rate": -1}, {"decay": 2}, {"entropy": float("nan")}, {"bins": 1}])
+@pytest.mark.parametrize("wrong", [{"learning_rate": -1}, {"decay": 1}, {"entropy": float("nan")}, {"bins": 1}])
 def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     """Invalid arguments are refused by name."""
     with pytest.raises(ConfigurationError, match=rf"^tuner\.{next(iter(wrong))}="):

@@ -64,7 +64,7 @@ class LstmTuner(DonorTuner):
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
         check_number("tuner.learning_rate", learning_rate, 0, 1)
-        check_number("tuner.decay", decay, 0, 1)
+        check_number("tuner.decay", decay, 0, 1, excluded=1)
         check_number("tuner.entropy", entropy, 0, 10)
         self.learning_rate = learning_rate
         self.decay = decay

@@ -17,6 +17,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.supernet import epoch_of
@@ -43,8 +44,9 @@ class EnasTuner(SupernetTuner):
         seed: Seeds the controller and, together with its number, every draw.
         n_epochs: As in ``SupernetTuner``, like the next three.
         warm_up_epochs: Number of epochs before the first subnet.
-        subnets_per_epoch: Number of rewards before the next epoch starts.
-        n_rescored: Number of the best points of earlier epochs that are scored again. They are no rewards.
+        subnets_per_epoch: Number of subnets of the newest epoch, rescored ones included, before the next one starts.
+        n_rescored: Number of the best points of earlier epochs that are scored again. They are no rewards, so it is
+            less than ``subnets_per_epoch``.
         subnets_beside_epoch: As in ``SupernetTuner``.
         paths_per_epoch: Number of paths in the derivation of an epoch.
         learning_rate: The controller's step (`nas.tuners.shared.lstm.tuner`).
@@ -91,6 +93,11 @@ class EnasTuner(SupernetTuner):
             n_rescored=n_rescored,
             subnets_beside_epoch=subnets_beside_epoch,
         )
+        if n_rescored >= subnets_per_epoch:
+            raise ConfigurationError(
+                f"tuner.n_rescored={n_rescored}: must be less than tuner.subnets_per_epoch ({subnets_per_epoch}): "
+                "points that are scored again are no rewards. Give fewer, or more subnets"
+            )
         self.paths_per_epoch = paths_per_epoch
         self.max_share = max_share
 

@@ -76,6 +76,7 @@ def test_fashion_mnist_by_command(here: Path, api_url: str) -> None:
         pytest.skip(f"no Fashion-MNIST in {FASHION_MNIST}; set HEIRLOOM_DATA to the folder that holds fashion_mnist/")
     overrides = (
         *("+tuner=enas", "tuner.n_epochs=2", "tuner.warm_up_epochs=1", "tuner.subnets_per_epoch=2", "problem=cells"),
+        "tuner.n_rescored=1",
         *("problem.data=fashion_mnist", f"problem.data_root={FASHION_MNIST}", "problem.side=8", "problem.channels=4"),
         *("problem.epoch_steps=10", "problem.n_epochs=1", "budget.trials=5", "finalists=1", "name=mine", "device=cpu"),
     )

@@ -157,6 +157,7 @@ def answered(tuner: EnasTuner, trials: list[Trial]) -> Proposal:
     ("make", "error"),
     [
         (lambda: enas(paths_per_epoch=0), "tuner.paths_per_epoch=0: must be"),
+        (lambda: enas(n_rescored=8), r"tuner.n_rescored=8: must be less than tuner.subnets_per_epoch \(8\)"),
         (lambda: enas(learning_rate=-1.0), "tuner.learning_rate=-1.0: must be"),
         (lambda: EnasTuner(SPACE.inner, (METRIC,)), "Choose problem=cells"),
     ],

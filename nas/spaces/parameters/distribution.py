@@ -24,7 +24,8 @@ class Distribution(Parameter):
     """A float from a uniform or normal distribution of the number, or of its logarithm.
 
     Args:
-        kind: ``uniform`` from ``first`` to ``second``, or ``normal``, cut off at 5 standard deviations.
+        kind: ``uniform`` from ``first`` to ``second``, or ``normal``, cut off at 5 standard deviations. The decision of
+            a tuner has a uniform scale in both cases.
         first: The lower bound, or the mean (of the logarithm, with ``log``).
         second: The upper bound, or the standard deviation (of the logarithm, with ``log``).
         log: Whether the distribution is that of the logarithm.

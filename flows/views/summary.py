@@ -108,7 +108,7 @@ def _winner_lines(
     if (better := finals_line(lineage, winner, metric, final)) is not None:
         yield better
     test = summary.tests.get(winner.number, {})
-    if "metrics" in test:
+    if test.get("metrics"):
         yield "test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items())
     if "error" in test:
         yield f"test: failed: {test['error']}"

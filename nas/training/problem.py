@@ -94,7 +94,7 @@ class Problem(RecordsArguments, ABC):
     """The policies that ``train`` honors."""
     space: Space
     scores_optional: bool = False
-    """Whether a trial with ``Trial.returned`` may be COMPLETE without the declared metrics."""
+    """Whether ``test`` may return no scores, and trials with ``Trial.returned`` none of the declared metrics."""
     shortens_finals: ClassVar[bool] = False
     """Whether finals train for a share of their epochs, as fidelity, if hours are short.
 

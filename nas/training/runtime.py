@@ -225,7 +225,7 @@ class TrialRuntime:
         return {"metrics": metrics} | ({} if run.test_error is None else {"error": run.test_error})
 
     def _scores(self, returned: object) -> dict[str, float]:
-        if not isinstance(returned, Mapping) or not returned:
+        if not isinstance(returned, Mapping) or not (returned or self.problem.scores_optional):
             name = self.problem.metrics[0].name
             raise TypeError(
                 f"test returned {short_repr(returned)}: must return scores by name. Write return {{{name!r}: value}}"

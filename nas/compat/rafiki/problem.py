@@ -70,6 +70,7 @@ class RafikiProblem(Problem):
     """
 
     metrics = (Metric("score"),)
+    scores_optional = True  # of a finalist that only answers queries
     code_arguments: ClassVar[frozenset[str]] = frozenset({"file"})
     data_arguments: ClassVar[frozenset[str]] = frozenset({"file", "train_data", "val_data", "test_data", "queries"})
     foreign_arguments: ClassVar[frozenset[str]] = frozenset({"train_args", "knobs"})

@@ -250,17 +250,21 @@ class TestParams:
 
 
 class TestTrials:
-    def test_the_order_of_calls(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("has_test_data", [True, False])
+    def test_the_order_of_calls(self, tmp_path: Path, has_test_data: bool) -> None:
         """The calls of a trial and of a finalist have Rafiki's order; teardown comes last."""
         queries = tmp_path / "queries.json"
         queries.write_text("[1, 2]")
         (tmp_path / "test").touch()
         template = TemplateFolder(tmp_path)
-        found = template.run(test_data=str(tmp_path / "test"), queries=str(queries))
+        more = {"test_data": str(tmp_path / "test")} if has_test_data else {}
+        found = template.run(queries=str(queries), **more)
 
         trial = ["init", "train train", "evaluate val", "dump", "destroy"]
-        assert template.told == [*trial, "init", "load", "evaluate test", "predict", "destroy", "teardown"]
-        assert found.tests[0]["metrics"] == {"score": found.winner.metrics["score"]}
+        evaluation = ["evaluate test"] if has_test_data else []
+        assert template.told == [*trial, "init", "load", *evaluation, "predict", "destroy", "teardown"]
+        metrics = {"score": found.winner.metrics["score"]} if has_test_data else {}
+        assert found.tests[0] == {"trial": 0, "metrics": metrics}
 
     @pytest.mark.parametrize(
         ("method", "changes", "called"),

@@ -44,10 +44,10 @@ class MlflowCallback(LoggerCallback):
         ConfigurationError: MLflow is missing.
     """
 
-    def __init__(self, tracking_uri: str | None = None, experiment: str = "heirloom") -> None:
+    def __init__(self, tracking_uri: str | os.PathLike[str] | None = None, experiment: str = "heirloom") -> None:
         super().__init__()
         check_extra("mlflow", "mlflow")
-        self._uri = tracking_uri
+        self._uri = None if tracking_uri is None else os.fspath(tracking_uri)
         self._experiment = experiment
         self._client: Any = None
         self._experiment_id = ""

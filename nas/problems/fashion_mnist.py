@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -126,9 +127,9 @@ class FashionMnistProblem(ImageProblem):
         flip = True if flip is None else flip
         check_int("problem.n_search_images", n_search_images, 1)
         check_bool("problem.flip", flip)
-        if not isinstance(data_root, str) or not data_root:
+        if not isinstance(data_root, str | os.PathLike) or not data_root:
             raise ConfigurationError(f"problem.data_root={data_root!r}: must be a folder's path or URL. {_REMEDY}.")
-        self.data_root = data_root.rstrip("/")
+        self.data_root = os.fspath(data_root).rstrip("/")
         self.data_options = checked_options("problem.data_options", data_options)
         self.split_seed = split_seed
         self.choose_objectives(objectives)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class SearchInit:
             ConfigurationError: a file can't be read, or has other content. Or there is no such trial.
         """
         for name, value in (("points", points), ("weights", weights)):
-            if value is not None and (not isinstance(value, str) or not value):
+            if value is not None and (not isinstance(value, str | os.PathLike) or not value):
                 raise ConfigurationError(f"init.{name}={value!r}: must be a file's path or URL")
         found = () if points is None else _points(str(points), root)
         if weights is None or _OTHER_SEARCH.fullmatch(str(weights)):

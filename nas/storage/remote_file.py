@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,9 +34,9 @@ def check_file(option: str, url: object, options: Mapping[str, Any], remedy: str
     """Checks that an option's value is the path or URL of a file that exists.
 
     Raises:
-        ConfigurationError: it is no text, missing, a folder, or its host does not answer.
+        ConfigurationError: it is no path, missing, a folder, or its host does not answer.
     """
-    if not isinstance(url, str) or not url:
+    if not isinstance(url, str | os.PathLike) or not url:
         raise ConfigurationError(f"{option}={short_repr(url)}: must be a file's path or URL. {remedy}.")
     try:
         files, path = fsspec.url_to_fs(url, **options)

@@ -40,7 +40,7 @@ def contents(
         value = arguments.get(name)
         if value is None and name in optional:
             digests[name] = NO_FILE
-        elif isinstance(value, str) and os.path.isfile(value):  # False for any text that can't be a path
+        elif isinstance(value, str | os.PathLike) and os.path.isfile(value):  # False for text that can't be a path
             path = Path(value)
             try:
                 status = path.stat()

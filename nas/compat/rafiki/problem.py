@@ -91,7 +91,8 @@ class RafikiProblem(Problem):
     ) -> None:
         check_int("problem.supernet_paths", supernet_paths, 0)
         self.template = load_template(file, class_name)
-        self.train_data, self.val_data, self.test_data = str(train_data), str(val_data), test_data
+        self.train_data, self.val_data = str(train_data), str(val_data)
+        self.test_data = None if test_data is None else str(test_data)
         self.queries = queries
         self.train_args = dict(train_args or {})
         self.pinned = dict(knobs or {})

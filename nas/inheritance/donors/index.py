@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -51,13 +52,13 @@ class DonorIndex:
 
     def __init__(
         self,
-        root: BlobStore | str,
+        root: BlobStore | str | os.PathLike[str],
         name: str,
         *,
         others: Iterable[str] | Literal["all"] = (),
         entries_of: PointEntries | None = None,
     ) -> None:
-        self._root = root = open_root(root) if isinstance(root, str) else root
+        self._root = root = root if isinstance(root, BlobStore) else open_root(root)
         self._own = _View(root, name)
         self._others: dict[str, _View] = {}
         self._uses_all = others == "all"

@@ -82,7 +82,7 @@ def file_text(url: str, options: Mapping[str, Any]) -> str:
     """
     try:
         text = unzipped(read_file(url, options)).decode()
-        return _passages(text) if url.endswith((".json", ".json.gz")) else text
+        return _passages(text) if str(url).endswith((".json", ".json.gz")) else text
     except (ValueError, OSError, EOFError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise ConfigurationError(
             f"problem.text={url}: must be a text in UTF-8, or SQuAD's json, maybe with gzip "

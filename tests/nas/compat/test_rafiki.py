@@ -257,7 +257,7 @@ class TestTrials:
         queries.write_text("[1, 2]")
         (tmp_path / "test").touch()
         template = TemplateFolder(tmp_path)
-        more = {"test_data": str(tmp_path / "test")} if has_test_data else {}
+        more = {"test_data": tmp_path / "test"} if has_test_data else {}
         found = template.run(queries=str(queries), **more)
 
         trial = ["init", "train train", "evaluate val", "dump", "destroy"]

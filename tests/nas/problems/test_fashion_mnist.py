@@ -110,7 +110,7 @@ def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
     assert torch.equal(same.data[0].labels, same.data[0].pixels[:, 0, 0, 0].long() % 10)
     assert {int(image[0, 0, 0]) for image in same.load_test().pixels} == set(range(246, 256))
     assert {int(image[0, 0, 0]) for image in other.data[1].pixels} != validation
-    assert torch.equal(FashionMnistProblem(str(tiny)).data[0].pixels, same.data[0].pixels)
+    assert torch.equal(FashionMnistProblem(tiny).data[0].pixels, same.data[0].pixels)
 
 
 def test_wrong_test_file_is_named_before_any_training(tiny: Path, train: Train) -> None:

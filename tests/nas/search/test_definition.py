@@ -65,12 +65,12 @@ class WithSet(PlainProblem):
         pass
 
 
-def table_search(table: Path) -> Search:
+def table_search(table: object) -> Search:
     columns: dict[str, Any] = {"parameters": ["a"], "metrics": {"score": {"column": "score"}}}
-    return replace(SEARCH, problem=Spec.of(TabularProblem, table=str(table), **columns))
+    return replace(SEARCH, problem=Spec.of(TabularProblem, table=table, **columns))
 
 
-def language_search(text: str | None) -> Search:
+def language_search(text: object) -> Search:
     return replace(SEARCH, problem=Spec.of(LanguageProblem, text=text))
 
 
@@ -191,11 +191,12 @@ class TestClaim:
         claim_identity(records, prepared)
         assert (records.header() or {})["identity"] == old["identity"]
 
-    def test_other_data_are_refused(self, records: Records, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("given", [str, Path])
+    def test_other_data_are_refused(self, records: Records, tmp_path: Path, given: type) -> None:
         """A data file may move or be missing, but must have the contents of the search's start."""
         first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"
         first.write_text("a,score\n1,2\n2,3\n")
-        prepared = table_search(first).build()
+        prepared = table_search(given(first)).build()
         claim_identity(records, prepared)
         stored = (records.read("search.json") or {})["data"]["table"]
         shutil.copyfile(first, moved)
@@ -206,7 +207,7 @@ class TestClaim:
         gone_after.unlink()
         claim_identity(records, read)
         with pytest.raises(ConfigurationError, match=f"other data: problem.table: {stored} there, 16 bytes, sha256"):
-            claim_identity(records, table_search(first).build())
+            claim_identity(records, table_search(given(first)).build())
 
     def test_a_file_instead_of_bundled_data_is_refused(self, records: Records, tmp_path: Path) -> None:
         """A search of bundled data does not continue with a file or a URL, nor the other way round."""
@@ -214,7 +215,7 @@ class TestClaim:
         text.write_text("one two three " * 500)
         remote = f"memory://{tmp_path.name}/text.txt"
         fsspec.filesystem("memory").pipe_file(remote, text.read_bytes())
-        bundled, file, url = (language_search(found).build() for found in (None, str(text), remote))
+        bundled, file, url = (language_search(found).build() for found in (None, text, remote))
         claim_identity(records, bundled)
         other = Records(records.files.subfolder("other"))
         claim_identity(other, file)

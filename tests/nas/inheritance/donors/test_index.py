@@ -105,7 +105,7 @@ def test_root_may_be_a_folder(tmp_path: Path) -> None:
     """A search's root may be given as a folder."""
     publish(begin(open_root(str(tmp_path)), "search"), offer(0, chain(4)))
 
-    assert donor_of(DonorIndex(str(tmp_path), "search"), 4, 8) == 0
+    assert donor_of(DonorIndex(tmp_path, "search"), 4, 8) == 0
 
 
 def test_nothing_in_common_is_no_donor(root: BlobStore) -> None:

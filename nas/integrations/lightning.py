@@ -15,6 +15,11 @@ from nas.core.errors import ConfigurationError
 from nas.integrations.training_state import ResumedTraining, TrainingState
 from nas.training.trial_run import TrialRun
 
+_ARGUMENTS = frozenset(
+    f"{owner}{kind}" for owner in ("", "datamodule_") for kind in ("hyper_parameters", "hparams_name", "hparams_type")
+)
+"""What ``save_hyperparameters`` adds to a checkpoint."""
+
 
 class LightningTrialCallback(Callback):  # type: ignore[misc]
     """Connects ``Trainer.fit`` to a trial.
@@ -105,10 +110,13 @@ class LightningTrialCallback(Callback):  # type: ignore[misc]
 
 
 def _checkpoint_of(trainer: Trainer) -> dict[str, Any]:
-    """Returns what ``Trainer.save_checkpoint`` writes, as tensors and plain values."""
+    """Returns what ``Trainer.save_checkpoint`` writes, without arguments of the module and its data.
+
+    ``fit`` does not read those, and they may be objects of any type.
+    """
     with tempfile.TemporaryDirectory(prefix="heirloom-checkpoint-") as folder:
         path = Path(folder, "now.ckpt")
         trainer.save_checkpoint(path)
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=False)  # written by this process
     assert isinstance(checkpoint, dict)
-    return checkpoint
+    return {name: value for name, value in checkpoint.items() if name not in _ARGUMENTS}

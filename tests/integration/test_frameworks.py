@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -218,6 +219,56 @@ def test_several_processes_are_refused() -> None:
     trainer: Any = type("Trainer", (), {"world_size": 2, "num_devices": 2})()
     with pytest.raises(ConfigurationError, match=r"^Trainer\(devices=2\): must be 1"):
         LightningTrialCallback(run, {}).setup(trainer, trainer, "fit")
+
+
+class HyperParameters(Problem):
+    """Trains a Lightning module that saves its arguments, of which JSON has no types."""
+
+    metrics = (Metric("score"),)
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        """Reports after each of three epochs."""
+        from lightning.pytorch import LightningModule, Trainer
+
+        from nas.integrations.lightning import LightningTrialCallback
+
+        class Module(LightningModule):
+            def __init__(self, layer: torch.nn.Module, folder: Path, optimizer: Any) -> None:
+                super().__init__()
+                self.save_hyperparameters()
+                self.layer = layer
+
+            def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+                return self.layer(batch).square().mean()
+
+            def validation_step(self, batch: torch.Tensor, _: int) -> None:
+                self.log("norm", self.layer(batch).norm())
+
+            def configure_optimizers(self) -> Any:
+                return self.hparams["optimizer"](self.parameters())
+
+        callback = LightningTrialCallback(run, {"score": "norm"})
+        trainer = Trainer(
+            max_epochs=3, accelerator="cpu", callbacks=[callback], logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        data = torch.utils.data.DataLoader(torch.eye(2), 2)
+        module = Module(torch.nn.Linear(2, 1), Path("data"), partial(torch.optim.SGD, lr=0.1))
+        trainer.fit(module, data, data, ckpt_path=callback.ckpt_path)
+        return {"score": float(trainer.callback_metrics["norm"])}
+
+
+def test_hyperparameters_of_any_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A module that saves a network, a path and a function as its hyperparameters resumes, too."""
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    expected, _ = Attempts(HyperParameters()).train(Channel())
+    attempts, channel = Attempts(HyperParameters()), Channel()
+    attempts.train(Channel(TrialInterrupted("Ctrl-C"), at=2))
+    found, _ = attempts.train(channel, attempt=2)
+
+    assert found == expected
+    assert [step for step, _ in channel.reports] == [2, 3]
 
 
 def test_trial_trains_by_two_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Literal
 
@@ -97,16 +98,25 @@ class SearchLoop:
         self._error: BaseException | None = None
         self._is_inside = False
         self._has_ended = opened.end is not None
+        self._torch_state = ExitStack()
 
     def __enter__(self) -> SearchLoop:
+        from nas.training.seeds import kept_torch_state
+
         if self._thread is not None:
             raise ConfigurationError("search: must be entered once. Call nas.open_search again, which continues it")
         self._is_inside = True
+        self._torch_state.enter_context(kept_torch_state())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with self._torch_state:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Ends the session; ``error`` left the block."""
         self._is_inside = False
         if self._thread is None or (self._has_ended and not self._thread.is_alive()):
             return
@@ -148,6 +158,8 @@ class SearchLoop:
         return Results.read(self._opened.pipeline.records.files)
 
     def _next(self) -> TrialRun | None:
+        import torch
+
         if not self._is_inside:
             raise ConfigurationError("search.ask: must be called inside `with nas.open_search(...) as search:`")
         if self._open is not None:
@@ -161,6 +173,7 @@ class SearchLoop:
         if self._open is None:
             self._wait_for_end()
             return None
+        torch.set_num_threads(self._opened.pipeline.prepared.search.n_threads)
         return self._open.run
 
     def _stop(self) -> None:

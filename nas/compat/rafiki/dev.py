@@ -149,6 +149,8 @@ class _SearchRun:
         train_args: Mapping[str, Any],
         budget: Mapping[str, float],
     ) -> None:
+        from nas.training.seeds import kept_torch_state
+
         options = _options(sys.argv[1:])
         template = load_template(file, class_name)
         _check_options(options, template)
@@ -165,7 +167,8 @@ class _SearchRun:
         self.records = Records(files)
         claim_identity(self.records, built)
         pipeline = SearchPipeline(built, self.records, _budget(limits), finalists=1)
-        run_session(pipeline, device=_device(limits.get("GPU_COUNT", 0)), observe=self._print)
+        with kept_torch_state():
+            run_session(pipeline, device=_device(limits.get("GPU_COUNT", 0)), observe=self._print)
         summary = pipeline.summary()
         self.best: Trial | None = summary.winner
         self.test_score: float | None = None

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import torch
 from torch import nn
 
 from nas import (
@@ -42,6 +43,7 @@ from nas.search.session import run_session
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import last_export
+from nas.training.seeds import random_state
 from nas.tuners.base import WAIT
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
@@ -302,6 +304,24 @@ def test_failure_of_the_search_leaves_the_loop() -> None:
     with pytest.raises(SearchFailedError, match="answers WAIT"), opened(memory(), tuner=Waits) as search:
         search.ask().finish(score=1.0)
         search.ask()
+
+
+def test_the_callers_torch_state_goes_on() -> None:
+    """Trials of a loop have the search's torch threads; the caller's, and the random generators, are kept."""
+    search = Search(problem=Spec.of(Untrained), tuner=Spec.of(InOrderTuner), n_threads=3)
+    n_threads, states, seen = torch.get_num_threads(), [random_state()], []
+    torch.set_num_threads(2)
+    with open_search(search, root=memory(), budget=2) as loop:
+        for run in loop:
+            seen.append(torch.get_num_threads())
+            finish(run)
+    after = torch.get_num_threads()
+    states.append(random_state())
+    torch.set_num_threads(n_threads)
+
+    assert ({*seen}, after) == ({3}, 2)
+    assert states[0]["python"] == states[1]["python"]
+    assert torch.equal(states[0]["torch"], states[1]["torch"])
 
 
 def test_loop_has_one_slot() -> None:

@@ -802,9 +802,13 @@ class TestTryingOut:
         assert all(len(score) <= len("0.12345678") for score in scores)
 
     def test_tune_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It returns the best knobs, the test score (None without test data) and the parameters."""
+        """It returns the best knobs, the test score (None without test data) and the parameters.
+
+        The caller's random generators go on.
+        """
         monkeypatch.setattr(sys, "argv", ["Model.py"])
         template = TemplateFolder(tmp_path)
+        state = torch.get_rng_state()
         class_ = load_template(template.file).class_
         knobs, score, params = tune_model(
             class_, str(tmp_path / "train"), str(tmp_path / "val"), budget={"MODEL_TRIAL_COUNT": 2}
@@ -814,6 +818,7 @@ class TestTryingOut:
         assert params == knobs
         assert template.told[-1] == "teardown"
         assert in_memory() == []
+        assert torch.equal(torch.get_rng_state(), state)
 
     @pytest.mark.parametrize(
         ("option", "error"),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Set
-from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import urlsplit
 
 from nas.callbacks.base import SearchInfo, SearchOutcome
 from nas.callbacks.extras import check_extra, check_folder, check_server
@@ -139,25 +137,23 @@ class WandbCallback(LoggerCallback):
 
 
 def _check_account() -> None:
-    """Checks that W&B's server answers, and that there is a key.
+    """Checks that W&B finds a key, in its variables, settings or netrc, and that its server answers.
 
     Raises:
         ConfigurationError: one is missing.
     """
-    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    if not _has_key(urlsplit(url).hostname or ""):
-        raise ConfigurationError(
-            "logger.wandb.mode=online: needs a key. Run `wandb login`, or choose logger.wandb.mode=offline."
-        )
-    check_server("WANDB_BASE_URL", url)
+    import wandb
+    from wandb.errors import AuthenticationError
+    from wandb.sdk.lib.wbauth import authenticate_session
 
-
-def _has_key(host: str) -> bool:
-    """Returns whether there are credentials where W&B looks for them."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    paths = filter(os.path.exists, [os.environ.get("NETRC", ""), *map(os.path.expanduser, ("~/.netrc", "~/_netrc"))])
+    url = wandb.setup().settings.base_url
     try:
-        return any(netrc(path).authenticators(host) for path in paths)
-    except (NetrcParseError, OSError):
-        return False
+        found = authenticate_session(host=url, source="logger=wandb", prompt=False, update_session=False)
+        what = "a key"
+    except AuthenticationError as error:
+        found, what = None, f"another key ({error})"
+    if found is None:
+        raise ConfigurationError(
+            f"logger.wandb.mode=online: needs {what}. Run `wandb login`, or choose logger.wandb.mode=offline."
+        )
+    check_server("W&B's base_url", url)

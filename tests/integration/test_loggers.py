@@ -9,10 +9,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +381,31 @@ class TestWandb:
         assert list(tmp_path.glob("wandb/offline-run-*-result/*.wandb")) == [file]
         [row] = read_wandb(file)["history"]
         assert (row["trial"], row["test.accuracy"]) == (0, 0.5)
+
+    @pytest.mark.parametrize("place", ["settings", "netrc", None])
+    def test_login_at_another_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None) -> None:
+        """The server and the key that ``wandb login`` has stored are found; without a key no session starts."""
+        wandb = pytest.importorskip("wandb")
+        wandb.teardown()  # so that W&B reads its settings again
+        for name in [*filter(lambda name: name.startswith("WANDB_"), os.environ), "NETRC"]:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("no_proxy", "*")
+        monkeypatch.chdir(tmp_path)
+        settings = tmp_path / ".config" / "wandb" / "settings"
+        settings.parent.mkdir(parents=True)
+        key = "0" * 40
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            own_key = f"api_key = {key}\n" if place == "settings" else ""
+            settings.write_text(f"[default]\nbase_url = http://{address}\n{own_key}")
+            if place == "netrc":
+                (tmp_path / ".netrc").write_text(f"machine {address} login user password {key}\n")
+            logger = Spec("nas.callbacks.wandb.WandbCallback", {"mode": "online"}).build()
+            refused = pytest.raises(ConfigurationError, match=r"needs a key\. Run `wandb login`, or choose")
+            with refused if place is None else nullcontext():
+                run_callback(logger, [], tmp_path)
+        wandb.teardown()
 
 
 def log_records(data: bytes) -> Iterator[bytes]:

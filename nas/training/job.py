@@ -49,6 +49,7 @@ class Job:
         self._given = job_start.first
         self._is_last = False
         self._open: Attempt | None = None
+        self._error: BaseException | None = None
 
     def trials(self, most: int | None = None) -> Iterator[TrialRun]:
         """Yields the job's trials, an interrupted one first.
@@ -87,6 +88,7 @@ class Job:
         Raises:
             StorageError: the storage failed.
         """
+        self._raise_again()
         if self._open is None and self._given is not None:  # train_many did not take it
             self._begin(self._given)
         if self._open is not None:
@@ -99,7 +101,13 @@ class Job:
             return text
         return None
 
+    def _raise_again(self) -> None:
+        """Raises an error that left a trial without a result, since the job's code may have caught it."""
+        if self._error is not None:
+            raise self._error
+
     def _next(self, most: int | None) -> TrialRun | None:
+        self._raise_again()
         self._abandon()
         while not self._is_last and (most is None or self.n_finished < most):
             assignment = self._given or self._channel.next_trial()
@@ -113,7 +121,12 @@ class Job:
         """Returns the run of a trial to train now; None if it already has its result."""
         self._given, self._is_last = None, assignment.is_last
         attempt = Attempt(self._runtime, assignment, self._channel.trial_channel(assignment.trial))
-        if (result := attempt.begin()) is not None:
+        try:
+            result = attempt.begin()
+        except BaseException as error:
+            self._error = error
+            raise
+        if result is not None:
             attempt.close()
             self._trial_ended(result)
             return None
@@ -134,6 +147,9 @@ class Job:
         attempt, self._open = self._open, None
         try:
             self._trial_ended(settle(attempt))
+        except BaseException as error:
+            self._error = error
+            raise
         finally:
             attempt.close()
 

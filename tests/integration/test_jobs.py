@@ -7,13 +7,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from nas import Ability, Budget, Int, Metric, ParameterSpace, Problem, Proposal, Search, Tuner, run_search
-from nas.core.errors import ConfigurationError, SearchInterruptedError, TrialStopped
+from nas.core.errors import ConfigurationError, SearchInterruptedError, StorageError, TrialStopped
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
@@ -186,6 +187,36 @@ class TestTrials:
         assert [t.metrics for t in trials] == [{"score": float(n)} for n in range(6)]
         assert CountingTuner.asked == [(n, 0) for n in range(6)]
         assert ended == [6]
+
+    @pytest.mark.parametrize("leaves", [False, True])
+    def test_an_error_of_storage_that_the_code_hides(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+    ) -> None:
+        """It ends the search, whether the code asks for the next trial or leaves the job."""
+        errors: list[Exception] = []
+
+        def code(job: Job) -> None:
+            for run in job.trials():
+                with suppress(StorageError):
+                    run.finish(score=1.0)
+                if leaves:
+                    return
+
+        def search() -> None:
+            try:
+                Shop(tmp_path, code).run()
+            except Exception as error:
+                errors.append(error)
+
+        def fail(records: Records, trial: Trial) -> Trial:
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(Records, "commit", fail)
+        thread = threading.Thread(target=search, daemon=True)
+        thread.start()
+        thread.join(20)
+
+        assert [repr(error) for error in errors] == ["StorageError('the disk is full')"]
 
     def test_tuner_is_told_the_job_from_the_first_trial_on(self, tmp_path: Path) -> None:
         """A job that leaves after two trials makes room for the next, and the tuner gets that one's id at once."""

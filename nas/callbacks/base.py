@@ -88,7 +88,7 @@ class Callback:
     def on_trial_report(self, trial: Trial, step: int, metrics: Mapping[str, float]) -> None:
         """Handles the metrics that a running trial reported after ``step``.
 
-        An attempt that continues from a resume point reports only what follows it.
+        An attempt that continues from a resume point first repeats the reports that lie before it.
 
         Args:
             trial: The trial; ``trial.curve`` has the reports of this attempt.

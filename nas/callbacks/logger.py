@@ -16,8 +16,7 @@ class LoggerCallback(Callback, ABC):
     """Writes one run for each trial, so that the tracker shows what the records say.
 
     * A run that was left unfinished is replaced when the trial's next attempt starts.
-    * Reports that did not reach the tracker are written when the trial ends. They were lost by an error, or lie before
-      the resume point of a long trial.
+    * Reports that an error has kept from the tracker are written when the trial ends.
     * A session first writes the finished trials of earlier sessions that the tracker lacks.
     """
 

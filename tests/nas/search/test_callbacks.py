@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from nas.api.loop import open_search
 from nas.api.results import Results
 from nas.api.search import run_search
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
@@ -92,6 +93,25 @@ def test_resumed_search_calls_for_new_trials_only(root: str) -> None:
     assert callback.searches[0].session == 2
     assert {call[1] for call in callback.calls if len(call) > 1} == {3, 4}
     assert len(callback.outcomes[0].lineage) == 5
+
+
+def test_resumed_attempt_repeats_earlier_reports(root: str) -> None:
+    """An attempt that continues from a resume point first has the reports that lie before it."""
+    callback = RecordingCallback()
+    search = Search(problem=Spec.of(CurveProblem), tuner=Spec.of(InOrderTuner, xs=[30]))
+    for step in (1, 2):
+        with open_search(search, root=root, budget=1, callbacks=[callback]) as loop:
+            trial = loop.ask()
+            if (resumed := trial.resumed_from()) is not None:
+                resumed.load({})
+            trial.report(step, score=step / 10)
+            trial.save_resume_point(step, {}, force=True)
+
+    reports = [("report", 0, 1, 0.1), ("report", 0, 2, 0.2)]
+    assert callback.calls == [
+        *(("search start",), ("start", 0, 1), reports[0], ("search end",)),
+        *(("search start",), ("start", 0, 2), *reports, ("search end",)),
+    ]
 
 
 def test_id_is_that_of_one_search(tmp_path: Path) -> None:

@@ -230,5 +230,6 @@ def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:
             cwd=here, env=environment(PATH=path, PYTHONPATH=str(ROOT), **variables), capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
         told.append(done.stdout)
     return told

@@ -18,7 +18,7 @@ import pytest
 
 from flows.cli.command import run_command
 from flows.cli.script import COMMANDS
-from tests.support.commands import connected
+from tests.support.commands import bash_blocks, connected
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
@@ -28,7 +28,7 @@ MARKED = re.compile(
 )
 COMMAND = re.compile(r"(?:python -m flows\.|(?<![\w/.])heirloom )(?!heirloom )([a-z]+)\b([^\n`|]*)")
 WITH_HYDRA = {path.stem for path in (ROOT / "conf").glob("*.yaml")}
-N_RUN = 9
+N_RUN = 15
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,17 @@ def test_guides_have_marked_commands() -> None:
 
     assert len(marked) >= N_RUN
     assert all((ROOT / one.example).is_dir() for one in marked)
+
+
+@pytest.mark.parametrize(
+    ("guide", "example"), [("inheritance", "07_networks_that_grow"), ("migrating_from_rafiki", "05_rafiki_template")]
+)
+def test_first_commands_are_an_examples(guide: str, example: str) -> None:
+    """Those without a mark are in an example's README, all of whose commands run in another test."""
+    first = bash_blocks(ROOT / "docs" / "guides" / f"{guide}.md")[0].splitlines()
+    run = "\n".join(bash_blocks(ROOT / "examples" / example / "README.md")).splitlines()
+
+    assert {*first} <= {*run}
 
 
 @pytest.mark.slow

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nas.core.trial import State
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions, spent_hours
-from tests.nas.problems.test_fashion_mnist import write_idx
 from tests.support.commands import run
+from tests.support.image_files import random_images, write_idx
 
 pytestmark = pytest.mark.slow
 
 
 def write_images(folder: Path) -> None:
     """Writes Fashion-MNIST's four files with random images."""
-    rng = np.random.default_rng(0)
     for part, n in (("train", 1200), ("t10k", 100)):
-        for kind, shape in (("images-idx3", (n, 28, 28)), ("labels-idx1", (n,))):
-            values = rng.integers(0, 256 if len(shape) == 3 else 10, shape, dtype=np.uint8)
+        for kind, values in zip(("images-idx3", "labels-idx1"), random_images(n, 28, 28), strict=True):
             write_idx(folder / f"{part}-{kind}-ubyte.gz", values)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import http.server
 import inspect
 import os
@@ -25,6 +24,7 @@ from nas.core.policy import Policy
 from nas.problems.fashion_mnist import FashionMnistProblem
 from nas.spaces.space import Variation
 from nas.storage import remote_file
+from tests.support.image_files import write_idx
 
 SEARCH = frozenset(Policy) - {Policy.SKIP_TRAIN}
 Train = Callable[..., Any]
@@ -35,11 +35,6 @@ POINT = {
     "width_3": 64, "kernel_3": 3, "depth_3": 1, "norm": "batch", "dropout": 0.1, "learning_rate": 0.05,
     "weight_decay": 5e-4,
 }  # fmt: skip
-
-
-def write_idx(path: Path, array: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-    path.write_bytes(gzip.compress(header + array.tobytes()))
 
 
 @pytest.fixture

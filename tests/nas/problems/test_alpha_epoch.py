@@ -133,13 +133,14 @@ def test_parts() -> None:
     assert [*of_alphas.labels.tolist(), *of_weights.labels.tolist()] == list(range(10))
 
 
-@pytest.mark.parametrize("method", SLOW_METHODS)
+@pytest.mark.parametrize("method", [pytest.param(None, id="paths"), *SLOW_METHODS])
 def test_an_interrupted_epoch_resumes(
-    problem: CellsProblem, make_run: Callable[..., TrialRun], monkeypatch: pytest.MonkeyPatch, method: str
+    problem: CellsProblem, make_run: Callable[..., TrialRun], monkeypatch: pytest.MonkeyPatch, method: str | None
 ) -> None:
     """It continues after the last resume point, and gives the same alphas, weights, cell and metrics to the bit."""
+    given = None if method is None else derivation(method)
     whole, first, second = (
-        make_run(EPOCHS[0], SHARE, attempt=attempt, resume_every_s=every_s, derivation=derivation(method))
+        make_run(EPOCHS[0], SHARE, attempt=attempt, resume_every_s=every_s, derivation=given)
         for attempt, every_s in ((1, 1e9), (1, 0), (2, 0))
     )
     metrics = problem.train(whole)

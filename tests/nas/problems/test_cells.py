@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from nas.core.errors import ConfigurationError, TrialInterrupted
+from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.problems.cells import LARGEST, CellsProblem
 from nas.problems.nasbench201 import live_cell
@@ -194,36 +194,6 @@ def test_table_appears_in_tests_only(train: Train, tmp_path: Path) -> None:
     table.write_text("c10_test_200\n91.5\n")
     with pytest.raises(ConfigurationError, match=r"column 'op_0_1': must be in \S+t.csv. It has c10_test_200"):
         CellsProblem(table=str(table))
-
-
-def test_interrupted_epoch_resumes(
-    problem: CellsProblem, make_run: Callable[..., TrialRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An epoch that is interrupted after some steps continues, and ends with the same bits."""
-    whole, first, second = (
-        make_run(EPOCHS[0], SHARE, attempt=attempt, resume_every_s=every_s)
-        for attempt, every_s in ((1, 1e9), (1, 0), (2, 0))
-    )
-    problem.train(whole)
-    save = first.save_resume_point
-
-    def interrupted(step: int, *parts: object) -> bool:
-        if step == 7:
-            raise TrialInterrupted
-        return save(step, *parts)
-
-    monkeypatch.setattr(first, "save_resume_point", interrupted)
-    torch.manual_seed(0)
-    with pytest.raises(TrialInterrupted):
-        problem.train(first)
-    torch.manual_seed(1)
-    assert (resumed := second.resumed_from()) is not None
-    assert resumed.step == 6
-    problem.train(second)
-
-    weights, expected = second.unpublished()[0], whole.unpublished()[0]
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights.items())
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from nas.core.trial import Trial
-from tests.support.commands import MARK, marked_processes
-from tests.support.prefect_searches import CHAINS, OUTCOMES, Command, Server, SteadySearch, environment, until
+from tests.support.commands import environment
+from tests.support.prefect_searches import CHAINS, OUTCOMES, Command, Server, SteadySearch, until
 
 pytestmark = pytest.mark.slow
 
@@ -332,14 +331,14 @@ def test_a_failed_trial_triggers_an_automation_and_has_a_log(server: Server, com
 
 def test_a_search_without_a_score_is_a_failed_flow_run(server: Server, command: Command) -> None:
     """The flow run is Failed, once, where the command's status is 1."""
-    process = command.start(*CHAINS, "tuner.outcomes=failed", "budget.trials=2", "name=scoreless", "runner=threads")
-    output, error = process.communicate(timeout=100)
+    search = command.start(*CHAINS, "tuner.outcomes=failed", "budget.trials=2", "name=scoreless", "runner=threads")
+    done = search.wait()
     (flow_run,) = server.flow_runs("scoreless")
 
-    assert process.returncode == 1
-    assert "no trial of 2 has a score" in error
-    assert "flows.report" in output
-    assert "flows.final" not in output
+    assert done.status == 1
+    assert "no trial of 2 has a score" in done.err
+    assert "flows.report" in done.out
+    assert "flows.final" not in done.out
     assert (flow_run["state_name"], flow_run["run_count"]) == ("Failed", 1)
     assert "no trial of 2 has a score" in flow_run["state"]["message"]
 
@@ -348,17 +347,16 @@ def test_the_leaderboard_grows_during_the_search(server: Server, command: Comman
     """The artifact ``leaderboard`` shows more trials over time, best first."""
     seen: list[str] = []
     plan = ("tuner.outcomes=complete", "problem.seconds=1.2", "slots=2", "budget.trials=16")
-    process = command.start(*CHAINS, *plan, "name=grows", "runner=threads")
-    while process.poll() is None:
+    search = command.start(*CHAINS, *plan, "name=grows", "runner=threads")
+    while search.process.poll() is None:
         for flow_run in server.flow_runs("grows"):
             seen += [a["data"] for a in server.artifacts(flow_run["id"], "leaderboard") if a["data"] not in seen]
         time.sleep(0.5)
-    process.communicate()
     (flow_run,) = server.flow_runs("grows")
     seen += [a["data"] for a in server.artifacts(flow_run["id"], "leaderboard") if a["data"] not in seen]
     boards = [[int(row) for row in re.findall(r"^\| \d+ \| (\d+) ", text, re.MULTILINE)] for text in seen]
 
-    assert process.returncode == 0
+    assert search.wait().status == 0
     assert len(boards) >= 3
     assert [len(board) for board in boards] == sorted(len(board) for board in boards)
     assert all(board == sorted(board, reverse=True) for board in boards)
@@ -368,13 +366,11 @@ def test_the_leaderboard_grows_during_the_search(server: Server, command: Comman
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the command makes a new flow run with all edges, some from ``Restored`` trials."""
     arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=20", "name=resumed")
-    mark = uuid4().hex
-    process = command.start(*arguments, **{MARK: mark})
+    search = command.start(*arguments)
     command.wait_for_trials("resumed", 7)
     until(lambda: server.shows_running("resumed"), 60, "the server knows of a task run that runs")
-    process.kill()
-    process.communicate()
-    until(lambda: not marked_processes(mark), 30, "the workers of the killed driver have ended")
+    search.kill(to_group=False)
+    until(lambda: not search.leftovers(), 30, "the workers of the killed driver have ended")
     before = command.trials("resumed")
     command.run(*arguments)
     old, new = server.flow_runs("resumed")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import MARK, marked_processes
-from tests.support.prefect_searches import CHAINS, ROOT, Command, Server, SteadySearch, environment, until
+from tests.support.commands import MARK, ROOT, environment, marked_processes
+from tests.support.prefect_searches import CHAINS, Command, Server, SteadySearch, until
 from tests.support.proxies import TcpProxy
 from tests.support.servers import Postgres, postgres_server
 

@@ -6,6 +6,7 @@ lines: its process, and its exit status once it has ended.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -36,6 +37,7 @@ def become(module: str, arguments: list[str], cwd: str, environment: dict[str, s
         fd = os.open(path, flags | (os.O_CREAT if number else 0), 0o600)
         os.dup2(fd, number)
         os.close(fd)
+    faulthandler.enable()  # a crash shows its stack
     tempfile.tempdir = None
     sys.argv[1:] = arguments
     sys.path.append(cwd)

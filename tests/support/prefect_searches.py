@@ -15,11 +15,9 @@ from typing import Any
 import httpx
 
 from nas.core.trial import Trial
-from nas.storage.open import open_root
-from nas.storage.records import Records
-from tests.support.commands import free_port
+from tests.support import commands
+from tests.support.commands import environment, free_port
 
-ROOT = Path(__file__).parents[2]
 OUTCOMES = (
     "problem._target_=outcome_problem.OutcomeProblem",
     "stopper._target_=outcome_problem.OutcomeStopper",
@@ -134,12 +132,6 @@ class Server:
             return False
 
 
-def environment(**changes: str) -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
-    ours["PYTHONFAULTHANDLER"] = "1"  # a crash shows its stack
-    return ours | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"} | changes
-
-
 def until(holds: Callable[[], bool], bound_s: float, what: str) -> float:
     """Returns the seconds until the condition holds."""
     began = time.monotonic()
@@ -156,31 +148,19 @@ class Command:
     server: Server
     folder: Path
 
-    def start(self, *overrides: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *overrides: str, **variables: str) -> commands.Command:
         own = {"PREFECT_API_URL": self.server.url, "HEIRLOOM_CACHE": str(self.folder / "cache")}
-        return subprocess.Popen(
-            [sys.executable, "-m", "flows.search", *overrides],
-            cwd=self.folder,
-            env=environment(**(own | variables)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return commands.Command(self.folder, *overrides, forked=True, **(own | variables))
 
     def run(self, *overrides: str, **variables: str) -> str:
         """Returns the output of a search that must end with status 0."""
-        process = self.start(*overrides, **variables)
-        output, error = process.communicate(timeout=280)
-        assert process.returncode == 0, f"status {process.returncode}\n{error}{output}"
-        assert "Warning" not in error
-        return output
-
-    def records(self, search: str) -> Records:
-        return Records(open_root(str(self.folder / "heirloom" / search)))
+        done = self.start(*overrides, **variables).wait(280)
+        assert done.status == 0, f"status {done.status}\n{done.err}{done.out}"
+        assert "Warning" not in done.err
+        return done.out
 
     def trials(self, search: str) -> list[Trial]:
-        return self.records(search).load()[0]
+        return commands.trials(self.folder / "heirloom" / search)
 
     def n_finished(self, search: str) -> int:
         return len(list((self.folder / "heirloom" / search / "trials").glob("*.result.json")))
@@ -206,7 +186,7 @@ class SteadySearch:
         self._name, self._n_trials, self._command = name, n_trials, command
         plan = ("tuner.outcomes=complete", "problem.seconds=0.4", "slots=2", "runner=threads")
         variables["PREFECT_API_URL"] = f"http://127.0.0.1:{port or command.server.port}/api"
-        self._process = command.start(*CHAINS, *plan, f"budget.trials={n_trials}", f"name={name}", **variables)
+        self._search = command.start(*CHAINS, *plan, f"budget.trials={n_trials}", f"name={name}", **variables)
 
     def n_finished_in(self, seconds: float) -> int:
         """Returns the number of trials that finish within some seconds."""
@@ -221,11 +201,11 @@ class SteadySearch:
     def check_end(self, within_s: float) -> str:
         """Checks that no trial is lost or repeated and returns what the command printed on standard error."""
         self._command.wait_for_trials(self._name, self._n_trials, 300)
-        seconds = until(lambda: self._process.poll() is not None, 60, "the command has ended")
-        output, error = self._process.communicate()
+        seconds = until(lambda: self._search.process.poll() is not None, 60, "the command has ended")
+        done = self._search.wait()
         trials = self._command.trials(self._name)
-        assert self._process.returncode == 0, error
-        assert f"{self._n_trials} trials ({self._n_trials} COMPLETE)" in output
+        assert done.status == 0, done.err
+        assert f"{self._n_trials} trials ({self._n_trials} COMPLETE)" in done.out
         assert all(trial.is_finished and trial.attempt == 1 for trial in trials)
         assert seconds < within_s
-        return error
+        return done.err

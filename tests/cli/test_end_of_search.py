@@ -206,7 +206,7 @@ def test_more_epochs_resume_after_kill_9(here: Path) -> None:
     slow = (*COUNTED, "problem.seconds=0.2")
     run(here, "+tuner=random", *slow, "budget.trials=1", "finalists=1")
     more = (*slow, "more_epochs=8", "finalists=1")
-    with Command(here, *more, module="flows.final") as command:
+    with Command(here, *more, module="flows.final", forked=True) as command:
         until(lambda: list((here / "heirloom" / "s" / "resume" / "000002").glob("*")), what="a resume point")
         command.kill()
     done = run(here, *more, "takeover=true", module="flows.final")

@@ -334,7 +334,7 @@ class TestLiveDriver:
     def test_a_real_search_is_left_alone(self, here: Path) -> None:
         """flows.gc beside a running search exits 2 and deletes nothing; a later one succeeds."""
         command = (*TIMED, "runner=debug", "name=mine", "budget.trials=99", "finalists=1", "problem.seconds=5")
-        with Command(here, *command) as driver:
+        with Command(here, *command, forked=True) as driver:
             until(lambda: len(list(here.glob("heirloom/mine/trials/*.result.json"))) == 1, what="a result")
             before = weights(here / "heirloom/mine")
             done = run(here, "name=mine", "keep=last:1", module="flows.gc")

@@ -178,7 +178,7 @@ def test_an_experiment_on_a_cluster(experiment: Path, api_url: str) -> None:
     hold.touch()
     held = f"while os.path.exists({str(hold)!r}): time.sleep(0.05)"
     (experiment / "main.py").write_text(PHASES.replace("time.sleep(0.3)", held))
-    with Command(experiment, *line, module="flows.nni", PREFECT_API_URL=api_url) as command:
+    with Command(experiment, *line, module="flows.nni", forked=True, PREFECT_API_URL=api_url) as command:
         until(lambda: len(list(experiment.glob("shared/*/trials/*.start-1.json"))) == 2)
         start = records(only_search(experiment, "shared")).read_start(1, 1)
         assert start is not None

@@ -141,7 +141,7 @@ def test_a_search_stays_busy_while_its_trial_runs(here: Path, api_url: str) -> N
     """After one Ctrl-C, too, no command gets the search before the end of the process, which ends the trial."""
     search = here / "heirloom" / "mine"
     deaf = (*TIMED, "runner=threads", "slots=1", "name=mine", "problem.seconds=100", "problem.fail=deaf")
-    with Command(here, *deaf, PREFECT_API_URL=api_url) as driver:
+    with Command(here, *deaf, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: n_started(search) >= 1, what="a trial")
         driver.send(signal.SIGINT)
         heartbeats = []
@@ -253,7 +253,7 @@ def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> No
 def test_the_next_job_of_a_multirun_replaces_a_killed_server(here: Path) -> None:
     """After kill -9 of the temporary server during the first job, the second job has one, and completes."""
     few = ("runner=threads", "slots=1", "budget.trials=1", "finalists=1", "problem.seconds=2", "seed=1,2")
-    with Command(here, "-m", *TIMED, *few) as c:
+    with Command(here, "-m", *TIMED, *few, forked=True) as c:
         until(lambda: list(here.glob("heirloom/*/trials/*.start-*.json")), what="a trial")
         os.kill(server_of(c), signal.SIGKILL)
         done = c.wait()

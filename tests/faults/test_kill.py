@@ -199,7 +199,7 @@ def best(search: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_nothing_outlives_a_killed_driver(here: Path) -> None:
     """5 s after kill -9 of the driver alone no temporary server runs; see test_processes.py for workers."""
-    with Command(here, *TIMED, "slots=2", "runner=threads", "name=mine", "problem.seconds=60") as command:
+    with Command(here, *TIMED, "slots=2", "runner=threads", "name=mine", "problem.seconds=60", forked=True) as command:
         until(lambda: n_starts(here / "heirloom" / "mine") >= 2, what="two trials")
         others = [pid for pid in command.leftovers() if pid != command.process.pid]
         command.kill(to_group=False)
@@ -272,7 +272,7 @@ def test_two_kills_of_a_debug_session_are_no_loss(here: Path) -> None:
     search = here / "heirloom" / "mine"
     overrides = (*TIMED, "runner=debug", "name=mine", "budget.trials=1", "finalists=1")
     for n in (1, 2):
-        with Command(here, *overrides, "problem.seconds=2") as driver:
+        with Command(here, *overrides, "problem.seconds=2", forked=True) as driver:
             until(lambda: n_starts(search) >= n, what="a start")  # noqa: B023
             driver.kill()
     done = run(here, *overrides, "problem.seconds=2")

@@ -67,7 +67,8 @@ def test_nothing_is_left_of_a_trial(here: Path, api_url: str) -> None:
 def start(here: Path, api_url: str, *, hangs: bool, n_trials: int, timeout_s: float = 300) -> Command:
     """Starts a search whose trials start children of all kinds, and either hang or leave them."""
     plan = (f"budget.trials={n_trials}", f"trial_timeout_s={timeout_s}")
-    return Command(here, *CHILDREN, f"problem.folder={here}", f"problem.hangs={hangs}", *plan, PREFECT_API_URL=api_url)
+    plan = (*plan, f"problem.folder={here}", f"problem.hangs={hangs}")
+    return Command(here, *CHILDREN, *plan, forked=True, PREFECT_API_URL=api_url)
 
 
 def holds_output(pid: int, command: Command) -> bool:

@@ -60,7 +60,7 @@ def test_the_urls_password_is_nowhere(tmp_path: Path, port: int) -> None:
     search = (*TIMED, *storage, "runner=processes", "slots=2", "name=mine", "problem.seconds=0.5")
     first = run(here, *search, "budget.trials=3", **private)
     again = run(here, *search, "budget.trials=3", **private)
-    with Command(here, *search, "budget.trials=50", **private) as command:
+    with Command(here, *search, "budget.trials=50", forked=True, **private) as command:
         until(lambda: len(list(served.glob("mine/trials/*.proposal.json"))) > 6, what="more trials")
         command.send(signal.SIGINT)
         stopped = command.wait()

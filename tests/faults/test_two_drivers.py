@@ -102,9 +102,9 @@ def test_a_takeover_ends_the_older_driver(here: Path, api_url: str, is_suspended
 def test_a_takeover_ends_a_driver_whose_trial_ignores_it(here: Path) -> None:
     """Without a signal, too, the older process does not wait for the trial's code, which takes 300 s."""
     deaf = (*DEBUG, "budget.trials=1", "problem.seconds=300", "problem.fail=deaf")
-    with Command(here, *deaf) as older:
+    with Command(here, *deaf, forked=True) as older:
         until(lambda: starts(here))
-        with Command(here, *deaf, "takeover=true"):
+        with Command(here, *deaf, "takeover=true", forked=True):
             done = older.wait(90)
 
     assert done.status == 1

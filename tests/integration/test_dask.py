@@ -13,7 +13,7 @@ import pytest
 
 from nas.executors.engine_worker import OPTIONS_VARIABLE
 from nas.storage.records import Records
-from tests.support.commands import Command, records, resume_line, trials, until
+from tests.support.commands import Command, records, resume_line, run, trials, until
 from tests.support.dask_cluster import DaskCluster
 from tests.support.process_memory import memory_of
 from tests.support.servers import S3, SECRET
@@ -78,7 +78,8 @@ def test_a_killed_driver_ends_its_trials(here: Path, api_url: str, cluster: Dask
     worker = cluster.workers[0]
     address = f"runner.cluster.address={cluster.address}"
     plan = (*TIMED, address, "slots=1", "budget.trials=2", f"storage.root={here / 'heirloom'}")
-    with Command(here, *plan, "problem.seconds=30", f"problem.marks={here}", PREFECT_API_URL=api_url) as driver:
+    held = ("problem.seconds=30", f"problem.marks={here}")
+    with Command(here, *plan, *held, forked=True, PREFECT_API_URL=api_url) as driver:
         until((here / "0").exists, what="a trial")
         driver.kill()
         until(lambda: worker.leftovers() == [worker.process.pid], 60, what="the end of the trial")
@@ -96,7 +97,7 @@ def test_credentials_do_not_travel(here: Path, api_url: str, cluster: DaskCluste
     cluster.leave_alone()
     cluster.join(**{OPTIONS_VARIABLE: json.dumps(s3.options())})
     found = Records(s3.root(url).subfolder("mine"))
-    with Command(here, *plan, "problem.seconds=3", PREFECT_API_URL=api_url) as driver:
+    with Command(here, *plan, "problem.seconds=3", forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: "000000.start-1.json" in found.files.names("trials"), what="a trial")
         memory = memory_of(cluster.scheduler.process.pid)
         done = driver.wait()
@@ -118,10 +119,8 @@ def test_a_cluster_with_tls(here: Path, api_url: str, tmp_path: Path) -> None:
     with DaskCluster(tmp_path, protocol="tls", **tls) as cluster:
         cluster.join()
         plan = (*TIMED, f"runner.cluster.address={cluster.address}", "slots=1", "budget.trials=1", "storage.root=.")
-        with Command(here, *plan, PREFECT_API_URL=api_url, **tls) as driver:
-            done = driver.wait()
-        with Command(here, *plan[:-1], "storage.root=other", PREFECT_API_URL=api_url) as stranger:
-            refused = stranger.wait()
+        done = run(here, *plan, PREFECT_API_URL=api_url, **tls)
+        refused = run(here, *plan[:-1], "storage.root=other", PREFECT_API_URL=api_url)
 
     assert done.status == 0, done.err
     assert [t.state for t in trials(here / "mine")] == ["COMPLETE"] * 2

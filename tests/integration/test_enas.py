@@ -8,7 +8,7 @@ import pytest
 
 from nas.core.policy import Policy
 from nas.core.supernet import is_epoch
-from tests.support.commands import Command, only_search, trials
+from tests.support.commands import only_search, run, trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LIMIT_S = 300
@@ -17,8 +17,7 @@ LIMIT_S = 300
 def test_the_command_ends_within_five_minutes(here: Path, api_url: str) -> None:
     """Four epochs follow the controller's paths, eight subnets are scored with the last, and two finals are trained."""
     overrides = ("+tuner=enas", "problem=cells", "budget.trials=12", "slots=2")
-    with Command(here, *overrides, PREFECT_API_URL=api_url) as search:
-        done = search.wait(LIMIT_S)
+    done = run(here, *overrides, timeout_s=LIMIT_S, PREFECT_API_URL=api_url)
     found = trials(only_search(here))
     epochs = [trial for trial in found if is_epoch(trial)]
     subnets = [trial for trial in found if trial.stage == "search" and not is_epoch(trial)]

@@ -121,7 +121,7 @@ def test_unreachable_server_is_one_line(here: Path, root: str) -> None:
 
 def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
     """Repeatedly cut connections cost no trial and no attempt."""
-    with Command(here, *SEARCH, "budget.trials=16", *remote.arguments, **remote.environment) as command:
+    with Command(here, *SEARCH, "budget.trials=16", *remote.arguments, forked=True, **remote.environment) as command:
         until(lambda: remote.files.names("far/trials"), what="the first trial")
         stop = threading.Event()
 

@@ -45,7 +45,7 @@ def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> Non
     """Jobs, stops, inheritance, a final, its test and export; a killed actor costs an attempt, noticed in seconds."""
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, *PHASES, "stopper=median", "slots=2", "budget.trials=8", "problem.seconds=2")
-    with Command(here, *plan, PREFECT_API_URL=api_url) as command:
+    with Command(here, *plan, forked=True, PREFECT_API_URL=api_url) as command:
         until(lambda: len(starts(search)) >= 3 and "2 workers for 2 slots" in command.err, what="the third trial")
         os.kill(actors(command)[0], signal.SIGKILL)
         until(lambda: "was lost" in command.err, 20, what="the notice of the loss")
@@ -126,7 +126,7 @@ def test_credentials_do_not_travel(here: Path, api_url: str, nodes: RayNodes, s3
     node = nodes.join(**{OPTIONS_VARIABLE: json.dumps(s3.options())})
     found = Records(s3.root(url).subfolder("mine"))
     try:
-        with Command(here, *plan, "budget.trials=1", "problem.seconds=5", **joined) as driver:
+        with Command(here, *plan, "budget.trials=1", "problem.seconds=5", forked=True, **joined) as driver:
             until(lambda: "000000.start-1.json" in found.files.names("trials"), what="a trial")
             seen = {name: texts_in(memory_of(pid), str(here), secret) for name, pid in engine_processes(nodes)}
             done = driver.wait()

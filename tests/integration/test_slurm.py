@@ -68,7 +68,7 @@ def test_lost_jobs_cost_nothing(here: Path, api_url: str, slurm: dict[str, str])
     search = here / "heirloom" / "mine"
     for number in (0, 1):
         (here / f"hold-{number}").touch()
-    with Command(here, *SEARCH, PREFECT_API_URL=api_url, **slurm) as command:
+    with Command(here, *SEARCH, forked=True, PREFECT_API_URL=api_url, **slurm) as command:
         for number in (0, 1):
             saved = search / "resume" / f"{number:06d}"
             until(lambda: len(list(saved.glob("*.json"))) > 0, what="a resume point")  # noqa: B023

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import MARK, ROOT, Command, environment, free_port, marked_processes, trials, until
+from tests.support.commands import MARK, ROOT, environment, free_port, marked_processes, run, trials, until
 from tests.support.servers import openssh_server
 
 pytestmark = pytest.mark.slow
@@ -92,8 +92,7 @@ def test_guide_starts_workers_over_ssh(project: Path, api_url: str, server: Serv
     plan = (*OWN, "runner=dask", f"runner.cluster.address={address}", "slots=2", "budget.trials=4", SLOW)
     with subprocess.Popen(["bash", "-c", f"{lines} wait"], cwd=project, env=environment(PATH=path)) as shell:
         try:
-            with Command(project, *plan, PREFECT_API_URL=api_url) as command:
-                done = command.wait()
+            done = run(project, *plan, PREFECT_API_URL=api_url)
             [scheduler] = processes_of(f"--port\0{port}")
             os.kill(scheduler, signal.SIGTERM)
             until(lambda: not processes_of(address), 30, what="the end of the workers")
@@ -115,11 +114,9 @@ def test_ssh_cluster_runs_a_search(project: Path, api_url: str, server: Server) 
     plan = (*OWN, "runner=dask", "runner/cluster=ssh", "slots=2", "budget.trials=4", SLOW)
     ways = f"+runner.cluster.connect_options={{{','.join(connect)}}}"
     hosts = "runner.cluster.hosts=[127.0.0.1,127.0.0.1,127.0.0.1]"
-    with Command(project, *plan, ways, hosts, PREFECT_API_URL=api_url) as command:
-        done = command.wait()
+    done = run(project, *plan, ways, hosts, PREFECT_API_URL=api_url)
     until(lambda: not marked_processes(server.mark), 20, what="the end of the workers")
-    with Command(project, *plan, "name=other", PREFECT_API_URL=api_url) as command:
-        refused = command.wait()
+    refused = run(project, *plan, "name=other", PREFECT_API_URL=api_url)
 
     assert done.status == 0, done.err
     assert "2 workers for 2 slots" in done.err, done.err

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 GUIDE = (ROOT / "docs" / "guides" / "machines.md").read_text()
 SLOW = "problem.seconds=8"
 """On a busy machine a worker may join many seconds after the other."""
-OWN = ("+tuner=random", "problem._target_=mine.Mine", "threads=1", "device=cpu", "finalists=1", "name=mine")
+OWN = ("+tuner=random", "problem._target_=mine.Mine", "threads=1", "device=cpu", "policy=search_only", "name=mine")
 """A problem in a module of the working folder."""
 PROBLEM = """
 from timed_problem import TimedProblem
@@ -104,7 +104,7 @@ def test_guide_starts_workers_over_ssh(project: Path, api_url: str, server: Serv
 
     assert done.status == 0, done.err
     assert "2 workers for 2 slots" in done.err, done.err
-    assert [trial.state for trial in trials(project / "heirloom" / "mine")] == ["COMPLETE"] * 5
+    assert [trial.state for trial in trials(project / "heirloom" / "mine")] == ["COMPLETE"] * 4
 
 
 def test_ssh_cluster_runs_a_search(project: Path, api_url: str, server: Server) -> None:
@@ -120,6 +120,6 @@ def test_ssh_cluster_runs_a_search(project: Path, api_url: str, server: Server) 
 
     assert done.status == 0, done.err
     assert "2 workers for 2 slots" in done.err, done.err
-    assert [trial.state for trial in trials(project / "heirloom" / "mine")] == ["COMPLETE"] * 5
+    assert [trial.state for trial in trials(project / "heirloom" / "mine")] == ["COMPLETE"] * 4
     assert refused.status == 2
     assert "runner.cluster._target_=distributed.SSHCluster: can't start: ValueError: `hosts`" in refused.err

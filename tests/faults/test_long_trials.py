@@ -158,7 +158,7 @@ def test_a_damaged_newest_save(here: Path, calm: Path, api_url: str) -> None:
     ("overrides", "reason"),
     [
         (("problem.fail_at=5",), "exception"),
-        (("trial_timeout_s=20", "problem.hang_at=3"), "timeout"),
+        (("trial_timeout_s=10", "problem.hang_at=3"), "timeout"),
         (("max_attempts=1",), "lost"),
     ],
 )

@@ -6,6 +6,7 @@ The last driver gives its machine another name. As on another host, it can't see
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import multiprocessing
 import os
@@ -27,6 +28,8 @@ from nas.storage.sessions import past_sessions
 from nas.tuners.supernet import SposTuner
 from tests.support.supernet_problem import SupernetProblem
 
+IMPORTS = ("sklearn.datasets", "nas.inheritance.inherit", "nas.storage.lazy_weights", "nas.training.export")
+"""Imports take long in the guest, so the drivers are forks of a process that has them."""
 N_KILLS = 3
 TRIALS = "mine/trials"
 NEW_HOST_NAMES = 0x04000000  # CLONE_NEWUTS; os.unshare comes with Python 3.12
@@ -81,6 +84,8 @@ def take_over(root: str, host: str) -> dict[str, Any]:
 
 def main() -> None:
     """Prints the tables that both machines see, and that of an undisturbed search."""
+    for name in IMPORTS:
+        importlib.import_module(name)
     roots = [f"{os.environ[mount]}/supernet" for mount in ("NFS_A", "NFS_B")]
     n_results = [0]
     for kill in range(N_KILLS):

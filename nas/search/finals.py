@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from nas.core.errors import ActionError
@@ -13,11 +14,13 @@ from nas.core.ranking import Ranking
 from nas.core.tracebacks import error_line
 from nas.core.trial import Trial
 from nas.core.validation import path_in_errors
+from nas.executors.events import Action
 from nas.executors.executor import Executor
 from nas.search.admission import check_recorded
 from nas.spaces.space import Space
 from nas.storage.records import Records
 from nas.storage.search_records import check_best
+from nas.training.messages import NEEDS_EXTRA, NO_EXPORT, NO_WEIGHTS, ONNX_MODULES
 
 _MAX_REMARKS, _MAX_REMARK = 100, 1_000  # lines, characters of each
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
@@ -48,6 +51,7 @@ class WinnerSelection:
         self._space = space
         self._has_test = has_test
         self._remarks = remarks
+        self._called: set[tuple[Action, int]] = set()
 
     def is_done(self, trials: Sequence[Trial]) -> bool:
         """Returns whether the finalists are tested and the winner is exported, or there is no winner."""
@@ -59,10 +63,19 @@ class WinnerSelection:
         best = newest_best(self._records)
         return best is not None and best["trial"] == winner.number and is_tested
 
-    def select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
-        """Tests each finalist once, and exports the winner.
+    def may_repeat(self, trials: Sequence[Trial]) -> bool:
+        """Returns whether a test failed, or the winner's export lacks a file that another may have."""
+        winner, best, tests = self._ranking.winner(trials), newest_best(self._records), self._records.tests()
+        if winner is None or best is None or best["trial"] != winner.number:
+            return False
+        tested = self._ranking.tested(trials) if self._has_test else []
+        return any(self._is_due(trial, tests) for trial in tested) or _may_have_more(best["missing"])
 
-        Returns False if there is no winner, or if it was exported before.
+    def select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
+        """Tests each finalist, and exports the winner.
+
+        A failed test or export of an earlier session is tried once more. Returns False if there is no winner, or
+        nothing new about it.
         """
         winner = self._ranking.winner(trials)
         if winner is None:
@@ -70,13 +83,14 @@ class WinnerSelection:
         tests, tested = self._records.tests(), self._ranking.tested(trials) if self._has_test else []
         check_recorded((winner, *tested), self._space, self._records)
         for trial in tested:
-            if trial.number not in tests:
-                tests[trial.number] = self._test(executor, trial)
+            if self._is_due(trial, tests):
+                tests[trial.number] = self._test(executor, trial, tests.get(trial.number))
         best = newest_best(self._records)
-        if best is not None and best["trial"] == winner.number:
-            return False
         number = 1 if best is None else int(best["number"]) + 1
-        exported = self._export(executor, winner)
+        earlier = None if best is None or best["trial"] != winner.number else best
+        exported = self._exported(executor, winner, earlier)
+        if earlier is not None and {**earlier, **exported, "test": tests.get(winner.number)} == earlier:
+            return False
         record = {
             "number": number,
             "trial": winner.number,
@@ -100,20 +114,46 @@ class WinnerSelection:
         except Exception as error:  # of the problem's code; the winner is known in any case
             return [f"remarks: failed: {error_line(error)}"]
 
+    def _is_due(self, trial: Trial, tests: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Returns whether a finalist has no score on test data, and this session did not test it."""
+        return "metrics" not in tests.get(trial.number, {}) and ("test", trial.number) not in self._called
+
+    def _exported(self, executor: Executor, winner: Trial, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Returns the winner's earlier export, or a new one if that may have more files, and has no fewer."""
+        kept = {} if earlier is None else {name: earlier[name] for name in ("export", "files", "missing")}
+        if kept and (("export", winner.number) in self._called or not _may_have_more(kept["missing"])):
+            return kept
+        exported = self._export(executor, winner)
+        if not kept or (exported["missing"] != kept["missing"] and len(exported["files"]) >= len(kept["files"])):
+            return exported
+        self._records.files.delete_all(file["path"] for file in exported["files"])
+        return kept
+
     def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
+        self._called.add(("export", winner.number))
         try:
             return dict(executor.call("export", winner))
         except ActionError as error:  # the winner's checkpoint remains
             return {"export": None, "files": [], "missing": {"export": str(error).strip().splitlines()[0]}}
 
-    def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
+    def _test(self, executor: Executor, trial: Trial, failed: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Returns the record of a new test, which takes the place of a failed one."""
+        self._called.add(("test", trial.number))
         try:
             outcome = executor.call("test", trial)
         except ActionError as error:  # an error in the problem's code does not end the search
             outcome = {"error": str(error).strip().splitlines()[0]}
-        record = {"trial": trial.number, **outcome}
-        self._records.publish(f"tests/{trial.number:06d}.json", record)
+        record, path = {"trial": trial.number, **outcome}, f"tests/{trial.number:06d}.json"
+        if failed is not None:
+            self._records.files.delete(path)
+        self._records.publish(path, record)
         return record
+
+
+def _may_have_more(missing: Mapping[str, str]) -> bool:
+    """Returns whether another export may have a file that one lacks."""
+    whys = [why for why in missing.values() if why not in (NO_EXPORT, NO_WEIGHTS)]
+    return any(not why.startswith(NEEDS_EXTRA) or all(map(find_spec, ONNX_MODULES)) for why in whys)
 
 
 def newest_best(records: Records) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ from nas.executors.events import (
 )
 from nas.executors.pool import WorkerPool, compute_proxies
 from nas.storage.records import Records
+from nas.storage.sessions import spent_hours
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.training.problem import Ability, Problem, Simulation
 
@@ -132,14 +133,14 @@ class SimulatedExecutor(EventQueue):
         self._has_stopper = has_stopper
         self._jobs_request_trials = jobs_request_trials
         self._is_last: dict[int, bool] = {}
-        self._clock_s = 0.0
+        self._clock_s = 3600 * spent_hours(records)
         self._due: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._order = itertools.count()
         self._running: dict[int, _Attempt] = {}
         self._warm: set[int] = set()
 
     def now_s(self) -> float:
-        """Returns the seconds of the virtual clock, which starts at 0."""
+        """Returns the seconds of the virtual clock, which starts at the hours of earlier sessions."""
         return self._clock_s
 
     def submit(self, assignment: Assignment) -> None:

@@ -21,10 +21,12 @@ from nas.executors.events import Action, ProxiesComputed, StopRequested
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.search.controller import ControllerSettings, SearchController
+from nas.search.lease import SearchLease
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.stoppers.base import Stopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.storage.sessions import spent_hours
 from nas.training.messages import ProxyRequest, RuntimeSpec
 from nas.training.problem import Problem, Simulation
 from nas.tuners.evolution import EvolutionTuner
@@ -279,6 +281,19 @@ def test_an_interrupted_search_continues() -> None:
     assert any(not t.is_finished for t in before)
     assert [t.point for t in after[: len(before)]] == [t.point for t in before]
     assert all(t.state == State.COMPLETE for t in after)
+
+
+def test_the_clock_goes_on_in_the_next_session() -> None:
+    """Trials of an extended search come after those of the session before."""
+    records = Records(open_root(f"memory://{uuid4().hex}"))
+    for n_trials in (3, 6):
+        search = Simulated(PaperProblem(), budget=Budget(trials=n_trials), records=records)
+        lease = SearchLease(records, now_s=search.executor.now_s)
+        trials = search.run()
+        lease.close()
+
+    assert [trial.finished for trial in trials] == [60.0, 120.0, 180.0, 240.0, 300.0, 360.0]
+    assert spent_hours(records) == 0.1
 
 
 @pytest.mark.slow

@@ -259,6 +259,11 @@ def groups_of(config: str) -> list[str]:
 def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
     """Returns Hydra's error as one line in Heirloom's words."""
     text = " ".join((str(error) or str(error.__cause__ or type(error).__name__)).split())
+    for key, _, value in (o.lstrip("+").partition("=") for o in overrides):
+        if "/" in value and key in groups_of(config) and value.strip("/").removesuffix(".yaml") in text:
+            remedy = f"--config-dir DIR {key}=NAME for DIR/{key}/NAME.yaml"
+            remedy = f"storage.root={value}" if key == "storage" else remedy
+            return masked(f"{key}={value}: must be the name of a choice. Write {remedy}")
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'(?:.*Available options in '[\w/]+': (.*))?", text):
         options = re.split(r"\s+", found[3].partition(" Config search path")[0].strip()) if found[3] else []
         if found[1] == "runner" and found[2] in CLUSTERS:

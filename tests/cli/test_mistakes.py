@@ -146,6 +146,19 @@ MISTAKES = {
     ),
     "unknown_storage_protocol": ((*DEBUG, "storage.root=nope://there"), "nope://there: unknown protocol"),
     "unknown_storage": ((*DEBUG, "storage=nope"), "unknown storage nope: choose local, memory, nfs"),
+    "storage_is_a_folder": (
+        (*DEBUG, "storage=/mnt/heirloom"),
+        "storage=/mnt/heirloom: must be the name of a choice. Write storage.root=/mnt/heirloom$",
+    ),
+    "storage_is_a_url": (
+        (*DEBUG, "storage=s3://me:s3cret@b/x"),
+        r"storage=s3://me:\*\*\*@b/x: must be the name of a choice. Write storage.root=s3://me:\*\*\*@b/x$",
+    ),
+    "policy_is_a_file": (
+        (*DEBUG, "policy=my_conf/policy/mine.yaml"),
+        "policy=my_conf/policy/mine.yaml: must be the name of a choice. "
+        "Write --config-dir DIR policy=NAME for DIR/policy/NAME.yaml$",
+    ),
     "storage_nowhere": ((*DEBUG, "storage.root=null"), "storage.root=None: must be a folder or a URL"),
     "storage_takes_no_options": ((*DEBUG, "storage.options.anon=true"), r"storage\.options=anon: must be empty"),
     "storage_in_memory_of_one": ((*TIMED, "storage=memory"), "exists in one process only, but runner=processes"),

@@ -27,7 +27,8 @@ class LastSession:
     Attributes:
         heartbeat: Time of its last heartbeat, or of its start if there is none.
         is_alive: Whether it runs the search now, judged from this host.
-        is_complete: Whether the newest session that searched ended because no work was left, or none that fits.
+        is_complete: Whether the newest session that searched ended because no work was left, or none that fits. None:
+            unknown, its end is not recorded.
         budget: The limits of that session's budget, by name.
     """
 
@@ -36,7 +37,7 @@ class LastSession:
     pid: int
     heartbeat: float
     is_alive: bool
-    is_complete: bool
+    is_complete: bool | None
     budget: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -92,10 +93,10 @@ class Snapshot:
         """``running``, ``finished`` or ``not finished``."""
         if self.session is not None and self.session.is_alive:
             return "running"
-        is_complete = self.session is not None and self.session.is_complete
-        if self.best is not None:
-            is_complete = is_complete or not self.lineage.pending
-        elif self.winner is not None:  # not exported yet
+        is_complete = None if self.session is None else self.session.is_complete
+        if self.best is not None and is_complete is None:
+            is_complete = not self.lineage.pending
+        elif self.best is None and self.winner is not None:  # not exported yet
             is_complete = False
         return "finished" if is_complete else "not finished"
 
@@ -160,6 +161,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
     is_here = process.process_started != "" and process.is_beside(HostProcess.current())
     searched, budget = last_with_setting(records, "budget") or (number, None)
     last_beat = beat if searched == number else read_heartbeat(records, searched) or {}
+    complete = last_beat.get("complete")
     is_alive = not beat.get("ended") and not process.is_gone() and (is_here or abs(now - seen) < LEASE_TIMEOUT_S)
     return LastSession(
         number=number,
@@ -167,7 +169,7 @@ def last_session(records: Records, now: float) -> LastSession | None:
         pid=process.pid,
         heartbeat=seen,
         is_alive=is_alive,
-        is_complete=last_beat.get("complete") is True,
+        is_complete=complete if complete or last_beat.get("ended") else None,
         budget=_limits(budget),
     )
 

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from nas import load
-from nas.core.errors import ConfigurationError, SearchNotFoundError
+from nas.api.search import run_search
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchNotFoundError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.spec import Spec
 from nas.core.trial import State
-from nas.search.definition import TWO_STAGE
+from nas.search.definition import TWO_STAGE, Search
 from nas.views.plot import plot_scores
 from nas.views.table import lineage_table
+from tests.support.problems import InOrderTuner, ScoreProblem
 from tests.support.sample_searches import BEGAN, evolved, one_shot, trial, write_search
 
 
@@ -54,6 +57,19 @@ def test_running_search_is_read(root: Path) -> None:
 
     assert results.best is not None
     assert (results.winner, results.export, results.standing) == (None, None, "not finished")
+
+
+def test_a_failed_extension_is_not_finished(tmp_path: Path) -> None:
+    """A search that ends by failures has work left, although the winner of the session before is exported."""
+    problem = Spec.of(ScoreProblem, search=[0.1, 0.2, *[None] * 8])
+    search = Search(problem=problem, tuner=Spec.of(InOrderTuner, xs=list(range(10))))
+    first = run_search(search, root=str(tmp_path), name="s", budget=2)
+    with pytest.raises(SearchFailedError):
+        run_search(search, root=str(tmp_path), name="s", budget=10)
+    failed = load("s", str(tmp_path))
+
+    assert (first.standing, failed.standing) == ("finished", "not finished")
+    assert failed.export == first.export
 
 
 def test_html_holds_the_tree(root: Path) -> None:

@@ -93,7 +93,9 @@ class FlowRun:
                 return Failed(message=public_line(error))
             finally:
                 self.executor.wait_until_shown()
-            failure = None if self._has_complete else failure_of(self._run.pipeline.summary())
+            pipeline = self._run.pipeline
+            deterministic = pipeline.prepared.search.deterministic
+            failure = None if self._has_complete else failure_of(pipeline.summary(), deterministic=deterministic)
             if failure is not None:
                 return Failed(message=public_line(failure))
             return Completed(message="all trials have their records")

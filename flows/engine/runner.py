@@ -199,7 +199,8 @@ class Engine:
         """
         summary = pipeline.summary()
         context.print_summary(pipeline, summary, ended_by_tuner=ended_by_tuner)
-        if (failure := failure_of(summary)) is not None:
+        failure = failure_of(summary, deterministic=pipeline.prepared.search.deterministic)
+        if failure is not None:
             raise SearchFailedError(failure)
         return OK
 

@@ -17,6 +17,7 @@ from nas.core.redaction import without_passwords
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
+from nas.search.failure_streak import failure_remedy
 from nas.search.pipeline import Summary
 from nas.views.finals_line import finals_line, more_epochs_lines
 from nas.views.formatting import brief, count, last_line, score
@@ -140,7 +141,7 @@ def outdated_lines(lineage: Lineage) -> list[str]:
     return [f"older code: {count(n_outdated, 'trial')} can give weights, but not win"] if n_outdated else []
 
 
-def failure_of(summary: Summary) -> str | None:
+def failure_of(summary: Summary, *, deterministic: bool = False) -> str | None:
     """Returns an error if no trial of a finished search has a score, else None."""
     lineage = summary.lineage
     if summary.winner is not None or not len(lineage) or lineage.n_in_state(State.COMPLETE):
@@ -151,10 +152,7 @@ def failure_of(summary: Summary) -> str | None:
     last = next((t for t in reversed(list(lineage)) if t.error), None)
     error = "" if last is None else str(last_line(last.error)).removesuffix(".")
     why = "" if last is None else f"; the last, trial {last.number}: {error}"
-    return (
-        f"{none_has}{why}. Fix the problem, then add retry=failed (and code=changed if its code changed), "
-        "or choose another name=..."
-    )
+    return f"{none_has}{why}. {failure_remedy(deterministic=deterministic)}"
 
 
 def end_by_tuner(lineage: Lineage, stage: str, n_wanted: int | None, reason: str = "") -> str:

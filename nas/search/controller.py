@@ -183,7 +183,9 @@ class SearchController:
             deterministic=settings.deterministic,
         )
         has_worked = any(trial.state in (State.COMPLETE, State.STOPPED) for trial in self.trials)
-        self._failures = FailureStreak(settings.max_failures, has_worked=has_worked)
+        self._failures = FailureStreak(
+            settings.max_failures, has_worked=has_worked, deterministic=settings.deterministic
+        )
         self._scores = scores or ProxyScores()
         self._proxies = PendingProxies(
             self._scores, self._slots, executor, max_attempts=settings.max_attempts, observe=observe

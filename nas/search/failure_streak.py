@@ -13,10 +13,6 @@ MAX_FAILURES = 8
 MAX_EQUAL = 3
 """The first failures that suffice if all have the same error of the problem's code."""
 _OF_CODE = frozenset({Reason.EXCEPTION, Reason.NO_METRIC})
-_REMEDY = (
-    "Fix the problem, then add retry=failed (and code=changed if its code changed), or choose another name. The "
-    "command `report` with trial={} shows the traceback and the log"
-)
 
 
 class FailureStreak:
@@ -28,9 +24,11 @@ class FailureStreak:
         max_failures: The number of failures in a row that ends the search. None: 8, or 3 with the same error if no
             trial has worked and none before them still runs.
         has_worked: Whether a trial of an earlier session has a result.
+        deterministic: Whether the search refuses ``retry=failed``.
     """
 
-    def __init__(self, max_failures: int | None, *, has_worked: bool = False) -> None:
+    def __init__(self, max_failures: int | None, *, has_worked: bool = False, deterministic: bool = False) -> None:
+        self._remedy = failure_remedy(deterministic=deterministic)
         self._max_failures = MAX_FAILURES if max_failures is None else max_failures
         self._max_equal = None if has_worked or max_failures is not None else MAX_EQUAL
         self._failed: list[Trial] = []
@@ -64,7 +62,8 @@ class FailureStreak:
         """Returns the message if there are too many failures."""
         last, n = self._failed[-1], len(self._failed)
         error = (
-            f"trial {last.number}: {last.reason}: {_last_line(last).removesuffix('.')}. {_REMEDY.format(last.number)}"
+            f"trial {last.number}: {last.reason}: {_last_line(last).removesuffix('.')}. {self._remedy}. The command "
+            f"`report` with trial={last.number} shows the traceback and the log"
         )
         are_first = all(trial.number < first_unfinished for trial in self._failed)
         are_equal = len(set(map(_kind, self._failed))) == 1 and last.reason in _OF_CODE
@@ -73,6 +72,12 @@ class FailureStreak:
         if n >= self._max_failures:
             return f"{n} trials failed in a row (max_failures={self._max_failures}). The last, {error}"
         return None
+
+
+def failure_remedy(*, deterministic: bool) -> str:
+    """Returns what to do about failed trials."""
+    retry = "run the search with retry=failed (and code=changed if its code changed), or "
+    return f"Fix the problem, then {'' if deterministic else retry}choose another name"
 
 
 def _kind(trial: Trial) -> tuple[Reason | None, str]:

@@ -523,9 +523,9 @@ def test_one_job_that_fails_does_not_end_the_others(here: Path) -> None:
     assert done.out.count("best: trial") == 1
     assert [line for line in done.err.splitlines() if line.startswith("heirloom:")] == [
         "heirloom: job 1 (problem.fail='raise'): 1 trials failed in a row (max_failures=1). The last, trial 0: "
-        "exception: TimedProblem.train raised RuntimeError: as told. Fix the problem, then add retry=failed (and "
-        "code=changed if its code changed), or choose another name. The command `report` with trial=0 shows the "
-        "traceback and the log",
+        "exception: TimedProblem.train raised RuntimeError: as told. Fix the problem, then run the search with "
+        "retry=failed (and code=changed if its code changed), or choose another name. The command `report` with "
+        "trial=0 shows the traceback and the log",
         "heirloom: 1 of 2 jobs failed: job 1 (problem.fail='raise'). Run again to repeat them",
     ]
 

@@ -16,16 +16,18 @@ from nas.search.pipeline import Summary
 from tests.support.sample_searches import trial
 
 
-@pytest.mark.parametrize("end", ["", "."])
-def test_failed_search_names_the_error_and_the_remedy(end: str) -> None:
-    """The remedy follows the last trial's error after one period, also if the error ends with one."""
+@pytest.mark.parametrize(("end", "deterministic"), [("", False), (".", False), ("", True)])
+def test_failed_search_names_the_error_and_the_remedy(end: str, deterministic: bool) -> None:
+    """The remedy follows the last trial's error after one period; only with deterministic=true it has no retry."""
     failed = trial(
         0, state=State.FAILED, reason=Reason.EXCEPTION, error=f"Traceback\nproblem.text=a: must be a text{end}"
     )
     summary = Summary("name", "url", Lineage.of([failed]), None, {}, None)
 
-    assert str(failure_of(summary)).startswith(
-        "no trial of 1 has a score; the last, trial 0: problem.text=a: must be a text. Fix the problem, then add "
+    retry = "" if deterministic else "run the search with retry=failed (and code=changed if its code changed), or "
+    assert failure_of(summary, deterministic=deterministic) == (
+        "no trial of 1 has a score; the last, trial 0: problem.text=a: must be a text. Fix the problem, then "
+        f"{retry}choose another name"
     )
 
 

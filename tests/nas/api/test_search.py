@@ -542,7 +542,7 @@ class Failing(Problem):
             3,
             r"the first 3 trials failed with the same error. The last, trial 2: no_metric: train returned "
             r"\{'acc': 0\.\d+\}, without accuracy. Return \{'accuracy': value\} from train, or declare other metrics. "
-            r"Fix the problem, then add retry=failed \(.*\), or choose another name. The command `report` ",
+            r"Fix the problem, then run the search with retry=failed \(.*\), or choose another name. The command ",
         ),
         ("raise", -1, 3, r"same error. .*: exception: .*RuntimeError: mat1 and mat2 .* and 64x10\). Fix the problem"),
         ("raise", 0, 9, r"8 trials failed in a row \(max_failures=8\). .* and 64x10\). Fix the problem"),

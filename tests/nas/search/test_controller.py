@@ -562,12 +562,17 @@ class TestDonors:
 
 
 class TestFailures:
-    def test_failures_in_a_row_end_the_search(self, records: Records) -> None:
-        """max_failures consecutive failures end the search with the last one's reason and message."""
+    @pytest.mark.parametrize(
+        ("deterministic", "remedy"), [(False, "run the search with retry=failed"), (True, "choose another name")]
+    )
+    def test_failures_in_a_row_end_the_search(self, records: Records, deterministic: bool, remedy: str) -> None:
+        """max_failures consecutive failures end the search with the last one's reason, message and remedy."""
         executor = ScriptedExecutor(records, ends={number: [FAILED] for number in range(9)})
+        settings = up_to(9, max_failures=3, deterministic=deterministic)
+        told = rf"3 trials failed in a row .*trial 2: exception: it broke\. Fix the problem, then {remedy}"
 
-        with pytest.raises(SearchFailedError, match=r"3 trials failed in a row .*trial 2: exception: it broke"):
-            make_controller(records, executor, ListTuner(*[()] * 9), settings=up_to(9, max_failures=3)).search(SEARCH)
+        with pytest.raises(SearchFailedError, match=told):
+            make_controller(records, executor, ListTuner(*[()] * 9), settings=settings).search(SEARCH)
         assert len(by_number(records)) == 3
 
     @pytest.mark.parametrize("works", [True, False])

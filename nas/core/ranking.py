@@ -197,7 +197,9 @@ class Ranking:
 
     def tested(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the finalists that are scored on test data."""
-        return self.competitors(trials)[: self.n_finalists]
+        last = self.plan.stages[-1]
+        n_before = len(self._best_of(trials, last)) if isinstance(last.best, float) else 0
+        return self.competitors(trials)[: self._n_finalists(last, n_before)]
 
     def winner(self, trials: Sequence[Trial]) -> Trial | None:
         """Returns the winner, or None."""

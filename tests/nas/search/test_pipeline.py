@@ -214,6 +214,16 @@ class TestTests:
 
         assert ScoreProblem.tested == [1, 2]
 
+    @pytest.mark.parametrize(("best", "n_tested"), [(None, 2), (3, 3), (0.75, 3)])
+    def test_each_final_of_the_plan_is_tested(self, bureau: Bureau, best: float | None, n_tested: int) -> None:
+        """The last stage's own number of finalists holds for the tests, too."""
+        cheap = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
+        plan = PolicyPlan((Stage(name="search", policies=cheap), Stage(name="final", best=best)))
+        summary = bureau.run(0, 1, 2, 3, plan=plan)
+
+        assert len(xs_of(summary, "final")) == n_tested
+        assert ScoreProblem.tested == [3, 2, 1][:n_tested]
+
     def test_tests_come_after_the_finals(self, bureau: Bureau) -> None:
         """Test records are written after the last result, and before the export."""
         bureau.run(0, 1, 2)

@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.command import run_command
+from flows.cli.command import Invocation, run_command
+from flows.cli.settings.search import search_name
+from nas.core.names import check_new_name
+from nas.core.spec import Spec
+from nas.search.definition import Search
 from tests.support.commands import TIMED, Command, run, trials, until
+from tests.support.problems import InOrderTuner, PlainProblem
 
 DATA = (Path(__file__).parents[2] / os.environ.get("HEIRLOOM_DATA", "../shared/data")).resolve()
 TABLE = DATA / "nasbench201_cifar10.parquet"
@@ -172,3 +177,16 @@ def test_swept_data_and_odd_values_make_valid_names(here: Path) -> None:
 
     assert done.status == 0
     assert [name.partition("-storage")[2] for name in names(here)] == [".root-._heirloom", ".root-heirloom"]
+
+
+def test_swept_groups_make_valid_names() -> None:
+    """A group's name, too, is without characters that a folder's name can't have."""
+    found: list[str] = []
+
+    def body(invocation: Invocation) -> int:
+        search = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(InOrderTuner))
+        found.append(check_new_name(search_name(invocation, "one", search)))
+        return 0
+
+    assert run_command("search", body, ["-m", "+tuner=random", "runner=dask", "runner/cluster=local,cuda"]) == 0
+    assert found == ["one-runner_cluster-local", "one-runner_cluster-cuda"]

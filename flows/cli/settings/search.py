@@ -127,4 +127,4 @@ def search_name(invocation: Invocation, default: str, search: Search, outside: C
     data = {f"problem.{argument}" for argument in outside}
     swept = ((k, v) for k, v in invocation.swept.items() if k in data or k.partition(".")[0] not in in_identity)
     shown = ((key, masked(f"{key}={value}").partition("=")[2]) for key, value in swept)
-    return default + "".join(f"-{key}-{re.sub(UNFIT, '_', value)}" for key, value in shown)
+    return default + "".join(re.sub(UNFIT, "_", f"-{key}-{value}") for key, value in shown)

@@ -203,7 +203,7 @@ class Progress:
         parts = [f"running {len(self._running)}"] if self._running else []
         if self._n_failed:
             parts.append(f"failed {self._n_failed}")
-        if self._stage != self._search_stage:
+        if self._stage != self._search_stage or self._reports.goes_on:
             parts += filter(None, [self._later_stage(), self._reports.text()])
         known = [stage for stage in reversed(self._n_wanted) if stage in self._best]
         if stage := self._stage_of_best(known):

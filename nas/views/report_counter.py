@@ -12,10 +12,10 @@ _MOST_SHOWN = 3
 
 
 class ReportCounter:
-    """Counts the reports of the running trials of later stages.
+    """Counts the reports of the running trials of later stages and of ``more_epochs``.
 
     Args:
-        search_stage: The stage whose trials are not counted.
+        search_stage: The stage whose other trials are not counted.
     """
 
     def __init__(self, search_stage: str) -> None:
@@ -36,8 +36,9 @@ class ReportCounter:
 
     def start(self, number: int) -> None:
         """Notes that an attempt starts. One that resumes reports its earlier steps again."""
-        trial = self._trials.get(number)
-        if trial is not None and trial.stage != self._search_stage and Policy.SKIP_TRAIN not in trial.policies:
+        if (trial := self._trials.get(number)) is None or Policy.SKIP_TRAIN in trial.policies:
+            return
+        if trial.stage != self._search_stage or trial.more_epochs is not None:
             self._n_reports[number] = 0
 
     def report(self, number: int) -> bool:

@@ -90,11 +90,11 @@ def lineage_page(snapshot: Snapshot, *, live_s: float | None = None) -> str:
 def _trained(snapshot: Snapshot) -> list[Trial]:
     """Returns complete trials of the first stage with a score of the present code.
 
-    Shared scores are left out, unless all are.
+    Trials of ``more_epochs`` are left out. So are shared scores, unless all are.
     """
     stage = snapshot.stages[0] if snapshot.stages else ""
-    complete = [t for t in snapshot.lineage if t.stage == stage and t.state == State.COMPLETE]
-    scored = [trial for trial in complete if winner_key(trial, (snapshot.metric,)) is not None]
+    searched = [t for t in snapshot.lineage if t.stage == stage and t.more_epochs is None]
+    scored = [t for t in searched if t.state == State.COMPLETE and winner_key(t, (snapshot.metric,)) is not None]
     return [trial for trial in scored if trial.number not in snapshot.shared_scores] or scored
 
 

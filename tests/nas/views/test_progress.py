@@ -137,17 +137,21 @@ def test_a_shortened_final_has_fewer_epochs(
     assert "final 3 epoch 1/50," in printed
 
 
-def test_more_epochs_count_no_finals(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("stage", "wanted"), [("final", {"search": 1, "final": 2}), ("search", {"search": 3})])
+def test_more_epochs_count_no_finals(
+    stage: str, wanted: dict[str, int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A trial that goes on is named with its epochs, without the finals of earlier sessions."""
     monkeypatch.setattr("nas.views.progress.PLAIN_REPORTS_EVERY_S", 0.0)
-    known = [searched(0, 8, 0.2), final_of(1, 0, State.COMPLETE)]
-    progress = Progress([Metric("score")], {"search": 1, "final": 2}, known)
-    further = replace(final_of(2, 1), more_epochs=5)
+    known = [searched(0, 8, 0.2), replace(final_of(1, 0, State.COMPLETE), stage=stage)]
+    progress = Progress([Metric("score")], wanted, known)
+    further = replace(final_of(2, 1), stage=stage, more_epochs=5)
     for event in (Proposed(further), Started(2, 1, 0), Reported(2, 0, {})):
         progress.observe(event)
     [*_, line] = capsys.readouterr().err.splitlines()
 
-    assert "[2/3 done] running 1, final 2 epoch 1/5, best final score" in line
+    best = "best final" if stage == "final" else "best"
+    assert f"[2/3 done] running 1, {stage} 2 epoch 1/5, {best} score" in line
 
 
 def test_last_trial_takes_as_long_as_the_others() -> None:

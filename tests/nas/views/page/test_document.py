@@ -426,13 +426,14 @@ def test_only_trials_that_can_win_are_the_best(tmp_path: Path) -> None:
 
 def test_curves_leave_out_more_epochs(tmp_path: Path) -> None:
     """In a plan of one stage a training that goes on is no trial of the search; a retry is no further one."""
-    trials = [trial(0, score=0.5), trial(1, state=State.FAILED), trial(2, score=0.6)]
+    trials = [trial(0, score=0.5), trial(1, state=State.FAILED), trial(2, score=0.6, point={"width": 8})]
     trials += [trial(3, score=0.7, index=1, retry_of=1), trial(4, parents=(3,), score=0.9, more_epochs=5)]
     snapshot = replace(snapshot_of(trials[:1], tmp_path), lineage=Lineage.of(trials))
     compared = best_so_far(ComparedSearch(snapshot=snapshot, budget={}), "trials")
 
     assert compared is not None
     assert (compared.values, compared.end) == ((0.5, 0.6, 0.7), 3.0)
+    assert "3 trials; the best are drawn last" in lineage_page(snapshot)
     assert [note.text for note in best_curve(snapshot.lineage, ACCURACY).notes] == ["0.7"]
 
 

@@ -14,6 +14,8 @@ _MOST_SHOWN = 3
 class ReportCounter:
     """Counts the reports of the running trials of later stages and of ``more_epochs``.
 
+    A display may ask from another thread than the controller's, so loops are over copies.
+
     Args:
         search_stage: The stage whose other trials are not counted.
     """
@@ -55,17 +57,17 @@ class ReportCounter:
     @property
     def goes_on(self) -> bool:
         """Whether a trial of ``more_epochs`` runs."""
-        return any(self._trials[number].more_epochs is not None for number in self._n_reports)
+        return any(self._trials[number].more_epochs is not None for number in list(self._n_reports))
 
     def text(self) -> str:
         """Returns the running trials with their reports: ``final 16 epoch 12/60``; empty if none runs."""
-        shown = [self._text_of(number) for number in sorted(self._n_reports)]
+        shown = [self._text_of(number, n_reports) for number, n_reports in sorted(self._n_reports.items())]
         more = [f"{count(len(shown) - _MOST_SHOWN, 'other')}"] if len(shown) > _MOST_SHOWN else []
         return ", ".join([*shown[:_MOST_SHOWN], *more])
 
-    def _text_of(self, number: int) -> str:
+    def _text_of(self, number: int, n_reports: int) -> str:
         trial = self._trials[number]
-        n_reports, expected = self._n_reports[number], self.expected(trial)
+        expected = self.expected(trial)
         of = "" if expected is None or expected < n_reports else f"/{expected}"
         return f"{trial.stage} {number} epoch {n_reports}{of}"
 
@@ -77,7 +79,7 @@ class ReportCounter:
         """
         if trial.more_epochs is not None:
             return trial.more_epochs
-        for other in reversed(self._trials.values()):
+        for other in reversed(list(self._trials.values())):
             if _kind(other) == _kind(trial) and other.state == State.COMPLETE and other.curve:
                 return len(other.curve)
         parent = self._trials.get(trial.parents[0]) if trial.parents else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,7 @@ from nas.core.reference import Reference
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Finished, Proposed, Reported, Started, TrialLost
 from nas.views.progress import Progress
+from nas.views.report_counter import ReportCounter
 
 
 def trial(number: int, stage: str, state: State = State.WAITING) -> Trial:
@@ -163,3 +166,20 @@ def test_last_trial_takes_as_long_as_the_others() -> None:
         progress.observe(Finished(replace(trial(n, "search", State.COMPLETE), cost={"seconds": 40.0})))
 
     assert progress.detail.endswith("about 40 s left")
+
+
+def test_the_epochs_are_read_while_trials_are_added() -> None:
+    """The thread of a live display sees no change of what it loops over."""
+    counter = ReportCounter("search")
+    counter.add([final_of(0, 1), *(trial(n, "search") for n in range(1, 1000))])
+    counter.start(0)
+    more = threading.Thread(target=lambda: [counter.add([trial(n, "search")]) for n in range(1000, 9000)])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        more.start()
+        while more.is_alive():
+            assert counter.text() == "final 0 epoch 0"
+    finally:
+        sys.setswitchinterval(interval)
+        more.join()

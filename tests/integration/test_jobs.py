@@ -204,7 +204,7 @@ class TestTrials:
 
         def search() -> None:
             try:
-                Shop(tmp_path, code).run()
+                Driver(tmp_path, code).run()
             except Exception as error:
                 errors.append(error)
 

@@ -94,7 +94,7 @@ def outside(store: BlobStore, out: str, name: str = "") -> Path:
 
 
 def missing_lines(missing: Mapping[str, str], then: str = "") -> list[str]:
-    """Returns a line for each part that an export lacks, given the reasons; ``then`` follows how to install one."""
+    """Returns a line for each part that an export lacks; ``then`` follows an extra."""
     from nas.training.messages import NEEDS_EXTRA
 
     return [

@@ -137,7 +137,7 @@ class WandbCallback(LoggerCallback):
 
 
 def _check_account() -> None:
-    """Checks that W&B finds a key, in its variables, settings or netrc, and that its server answers.
+    """Checks that W&B finds a key in its variables, settings or netrc, and its server.
 
     Raises:
         ConfigurationError: one is missing.

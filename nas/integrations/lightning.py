@@ -18,7 +18,7 @@ from nas.training.trial_run import TrialRun
 _ARGUMENTS = frozenset(
     f"{owner}{kind}" for owner in ("", "datamodule_") for kind in ("hyper_parameters", "hparams_name", "hparams_type")
 )
-"""What ``save_hyperparameters`` adds to a checkpoint."""
+"""The keys that ``save_hyperparameters`` adds to a checkpoint."""
 
 
 class LightningTrialCallback(Callback):  # type: ignore[misc]

@@ -86,8 +86,8 @@ class CellsProblem(ImageProblem):
         table_column: The column of the test accuracy in the table.
 
     Raises:
-        ConfigurationError: a file does not exist, the table has another format, a value is not allowed, or an option
-            belongs to other data.
+        ConfigurationError: a file is missing or has another format, a value is not allowed, or an option belongs to
+            other data.
     """
 
     OBJECTIVES: ClassVar[tuple[Metric, ...]] = (

@@ -115,11 +115,11 @@ class WinnerSelection:
             return [f"remarks: failed: {error_line(error)}"]
 
     def _is_due(self, trial: Trial, tests: Mapping[int, Mapping[str, Any]]) -> bool:
-        """Returns whether a finalist has no score on test data, and this session did not test it."""
+        """Returns whether this session should still test a finalist, which has no test score."""
         return "metrics" not in tests.get(trial.number, {}) and ("test", trial.number) not in self._called
 
     def _exported(self, executor: Executor, winner: Trial, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns the winner's earlier export, or a new one if that may have more files, and has no fewer."""
+        """Returns the winner's export: a new one, or the earlier one if that has as much."""
         kept = {} if earlier is None else {name: earlier[name] for name in ("export", "files", "missing")}
         if kept and (("export", winner.number) in self._called or not _may_have_more(kept["missing"])):
             return kept

@@ -67,7 +67,10 @@ class WeightsFileProblem(Problem):
 
 
 def _tensors(content: bytes) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a safetensors file by all names; its metadata has those of a tensor stored once."""
+    """Returns the tensors of a safetensors file by all names.
+
+    Its metadata has the other names of a tensor that is stored once.
+    """
     from safetensors.torch import load
 
     tensors = load(content)

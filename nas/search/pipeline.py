@@ -189,7 +189,7 @@ class SearchPipeline:
         return not is_left and self.ranking.winner(trials) is not None and self._selection.is_done(trials)
 
     def may_repeat(self, code: Mapping[str, Any]) -> bool:
-        """Returns whether a session of a finished search would repeat a failed test or an incomplete export.
+        """Returns whether a failed test or an incomplete export of a finished search can be repeated.
 
         Args:
             code: The result of ``session_code``. If the problem's code is other than the winner's, nothing is repeated.

@@ -209,7 +209,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
 
 
 def _parsed(source: bytes) -> ast.Module:
-    """Returns the statements of a source; none of one that can't be compiled, whose digest still counts."""
+    """Returns the statements of a source, none if it can't be compiled; its digest still counts."""
     try:
         with PARSING:
             return ast.parse(source)

@@ -102,7 +102,7 @@ class Job:
         return None
 
     def _raise_again(self) -> None:
-        """Raises an error that left a trial without a result, since the job's code may have caught it."""
+        """Raises again what left a trial without a result, if the job caught it."""
         if self._error is not None:
             raise self._error
 

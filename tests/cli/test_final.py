@@ -19,6 +19,8 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 
 SOURCE = """
+from pathlib import Path
+
 from nas import Int, Metric, ParameterSpace, Policy, Problem
 
 class Own(Problem):
@@ -28,7 +30,7 @@ class Own(Problem):
     def train(self, run):
         return {"score": 1.0 + run.number}
     def test(self, run):
-        return {"score": float(open("score").read())}
+        return {"score": float(Path("score").read_text())}
 """
 SEARCH = Search(problem=Spec("own_final.Own"), tuner=Spec("nas.tuners.random.RandomTuner"))
 

@@ -5,7 +5,6 @@ Prints the status, output and errors of each command as one line of JSON.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -14,18 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from tests.support.command_forker import become
-
+HERE = Path(__file__).parent
 MODULES = Path("/usr/lib/uml/modules")
-CHECKS = "nas.storage.maintenance.backend_checks"
-IMPORTS = (
-    *("hydra", "rich.console", "flows.cli.command", "flows.cli.settings.root", "flows.views.terminal"),
-    *("nas.storage.open", "nas.storage.maintenance.verification", f"{CHECKS}.one_host", f"{CHECKS}.two_hosts"),
-    "tests.support.stored_search",
-)
-"""Imports take long in the guest, so each command is a fork of this process."""
 
 
 def shell(line: str) -> None:
@@ -33,21 +22,22 @@ def shell(line: str) -> None:
     subprocess.run(["bash", "-euc", line], check=True, stdout=sys.stderr)
 
 
-def started(*overrides: str) -> tuple[int, Path]:
-    """Starts ``python -m flows.verify OVERRIDES ...``. Returns its process and the folder of its output."""
-    folder = Path(tempfile.mkdtemp())
-    if (pid := os.fork()) == 0:
-        become("flows.verify", [*overrides], os.environ["TMPDIR"], {**os.environ}, f"{folder}/out", f"{folder}/err")
-        sys.exit()
-    return pid, folder
+def started(*overrides: str) -> subprocess.Popen[str]:
+    """``python -m flows.verify OVERRIDES ...``, started."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.verify", *overrides],
+        cwd=os.environ["TMPDIR"],
+        env=os.environ | {"PYTHONPATH": str(HERE.parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
-def outcome(process: tuple[int, Path]) -> dict[str, object]:
+def outcome(process: subprocess.Popen[str]) -> dict[str, object]:
     """Returns the status and the output of a command, once it has ended."""
-    pid, folder = process
-    _, status = os.waitpid(pid, 0)
-    output, error = ((folder / name).read_text() for name in ("out", "err"))
-    return {"status": os.waitstatus_to_exitcode(status), "output": output, "error": error}
+    output, error = process.communicate()
+    return {"status": process.returncode, "output": output, "error": error}
 
 
 def verify(*overrides: str) -> dict[str, object]:
@@ -110,8 +100,7 @@ def fat() -> dict[str, object]:
 
 
 def main() -> None:
-    for name in IMPORTS:
-        importlib.import_module(name)
+    sys.path.insert(0, str(HERE.parents[2]))
     kind, a, b = sys.argv[1], os.environ["NFS_A"], os.environ["NFS_B"]
     found = {"second": verify(f"storage.root={a}/root", f"second={b}/root")}
     # at once on the mount that has just seen the root vanish: it must be made anew there

@@ -86,9 +86,7 @@ def _exported(records: Records, root: str) -> Mapping[str, Any]:
         )
     if best["export"] is None:
         why = "; ".join(map(str, best["missing"].values()))
-        raise ConfigurationError(
-            f"trial {best['trial']}, the winner of {name}, was not exported: {why}. Run the search again"
-        )
+        raise ConfigurationError(f"trial {best['trial']}, the winner of {name}, was not exported: {why}")
     return best
 
 
@@ -175,7 +173,7 @@ def _show(best: Mapping[str, Any], files: Mapping[str, Reference], target: Path)
     show_line(f"trial {best['trial']}: {count(len(files), 'file')}, {size(n_bytes)} in {target}")
     for name in sorted(files):
         show_line(f"  {name}")
-    for line in missing_lines(best["missing"], then=", then run the search again"):
+    for line in missing_lines(best["missing"]):
         show_line(line)
 
 

@@ -160,25 +160,26 @@ class Engine:
         code = session_code(
             records, prepared, allow_changes=limits.code_may_change, is_finished=is_finished, notify=complain
         )
-        if end is not None:
-            larger = (budget_names or {}).get(end, f"budget.{end}")
-            more = f"raise {larger}, or choose" if end != "tuner" else "its tuner has no more proposals. Choose"
-            if end in ("hours", "gpu_hours"):
-                more = f"what is left of {larger} is too short for another trial. {more[0].upper()}{more[1:]}"
-            show_line(f"search {context.name} is finished: {more} another seed or name")
-        repeats = is_finished and pipeline.may_repeat(code)
-        if is_finished and not repeats:
-            return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
-        if only_finals and not repeats:
+        if only_finals:
+            if is_finished:
+                return self._conclude(pipeline, context, ended_by_tuner=False)
             pipeline.check_finals(code)
-        if is_begun and not limits.takeover:
-            check_free(records, notify=tell)
+        if is_begun:
+            if end is not None:
+                larger = (budget_names or {}).get(end, f"budget.{end}")
+                more = f"raise {larger}, or choose" if end != "tuner" else "its tuner has no more proposals. Choose"
+                if end in ("hours", "gpu_hours"):
+                    more = f"what is left of {larger} is too short for another trial. {more[0].upper()}{more[1:]}"
+                show_line(f"search {context.name} is finished: {more} another seed or name")
+                return self._conclude(pipeline, context, ended_by_tuner=end == "tuner")
+            if not limits.takeover:
+                check_free(records, notify=tell)
         check_cluster(context.machine)
         self.prepare(context.machine.runner)
         records.files.check_writable()
         claim_identity(records, prepared)
         try:
-            self._drive(pipeline, context, limits, code, only_finals or repeats, callbacks)
+            self._drive(pipeline, context, limits, code, only_finals, callbacks)
         except SearchInterruptedError as error:
             n_kept = sum(trial.is_finished for trial in records.load()[0])
             what = f"interrupted ({error})" if error.signal else f"stopped: {error}"
@@ -189,7 +190,7 @@ class Engine:
             raise StorageError(
                 f"{error}; finished trials are kept. Repair the storage, then: {self._command}"
             ) from error
-        return self._conclude(pipeline, context, ended_by_tuner=pipeline.ended_by_tuner or end == "tuner")
+        return self._conclude(pipeline, context, ended_by_tuner=pipeline.ended_by_tuner)
 
     def _conclude(self, pipeline: SearchPipeline, context: SearchContext, *, ended_by_tuner: bool) -> int:
         """Prints the summary and returns the exit status.

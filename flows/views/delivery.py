@@ -93,12 +93,12 @@ def outside(store: BlobStore, out: str, name: str = "") -> Path:
     return path
 
 
-def missing_lines(missing: Mapping[str, str], then: str = "") -> list[str]:
-    """Returns a line for each part that an export lacks; ``then`` follows an extra."""
+def missing_lines(missing: Mapping[str, str]) -> list[str]:
+    """Returns a line for each part that an export lacks, given the reasons."""
     from nas.training.messages import NEEDS_EXTRA
 
     return [
-        f"  optional: {name} {why}{then}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}"
+        f"  optional: {name} {why}" if why.startswith(NEEDS_EXTRA) else f"  without {name}: {why}"
         for name, why in missing.items()
     ]
 

@@ -112,7 +112,7 @@ def _winner_lines(
     if test.get("metrics"):
         yield "test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items())
     if "error" in test:
-        yield f"test: failed: {test['error']}" + ("" if "metrics" in test else " (the same command tries again)")
+        yield f"test: failed: {test['error']}"
     yield "ancestors: " + " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])
     yield from (summary.best or {}).get("remarks", ())
     yield from front_lines(lineage, metrics)

@@ -149,8 +149,6 @@ def open_pipeline(
     end = None if retries else pipeline.ended_by()
     is_finished = end is not None
     code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)
-    if is_finished and pipeline.may_repeat(code):
-        end, is_finished = None, False
     if not is_finished:
         if not is_new:
             files.check_writable()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nas.core.errors import ActionError
@@ -14,13 +13,11 @@ from nas.core.ranking import Ranking
 from nas.core.tracebacks import error_line
 from nas.core.trial import Trial
 from nas.core.validation import path_in_errors
-from nas.executors.events import Action
 from nas.executors.executor import Executor
 from nas.search.admission import check_recorded
 from nas.spaces.space import Space
 from nas.storage.records import Records
 from nas.storage.search_records import check_best
-from nas.training.messages import NEEDS_EXTRA, NO_EXPORT, NO_WEIGHTS, ONNX_MODULES
 
 _MAX_REMARKS, _MAX_REMARK = 100, 1_000  # lines, characters of each
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
@@ -51,7 +48,6 @@ class WinnerSelection:
         self._space = space
         self._has_test = has_test
         self._remarks = remarks
-        self._called: set[tuple[Action, int]] = set()
 
     def is_done(self, trials: Sequence[Trial]) -> bool:
         """Returns whether the finalists are tested and the winner is exported, or there is no winner."""
@@ -63,19 +59,10 @@ class WinnerSelection:
         best = newest_best(self._records)
         return best is not None and best["trial"] == winner.number and is_tested
 
-    def may_repeat(self, trials: Sequence[Trial]) -> bool:
-        """Returns whether a test failed, or the winner's export lacks a file that another may have."""
-        winner, best, tests = self._ranking.winner(trials), newest_best(self._records), self._records.tests()
-        if winner is None or best is None or best["trial"] != winner.number:
-            return False
-        tested = self._ranking.tested(trials) if self._has_test else []
-        return any(self._is_due(trial, tests) for trial in tested) or _may_have_more(best["missing"])
-
     def select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
-        """Tests each finalist, and exports the winner.
+        """Tests each finalist once, and exports the winner.
 
-        A failed test or export of an earlier session is tried once more. Returns False if there is no winner, or
-        nothing new about it.
+        Returns False if there is no winner, or if it was exported before.
         """
         winner = self._ranking.winner(trials)
         if winner is None:
@@ -83,14 +70,13 @@ class WinnerSelection:
         tests, tested = self._records.tests(), self._ranking.tested(trials) if self._has_test else []
         check_recorded((winner, *tested), self._space, self._records)
         for trial in tested:
-            if self._is_due(trial, tests):
-                tests[trial.number] = self._test(executor, trial, tests.get(trial.number))
+            if trial.number not in tests:
+                tests[trial.number] = self._test(executor, trial)
         best = newest_best(self._records)
-        number = 1 if best is None else int(best["number"]) + 1
-        earlier = None if best is None or best["trial"] != winner.number else best
-        exported = self._exported(executor, winner, earlier)
-        if earlier is not None and {**earlier, **exported, "test": tests.get(winner.number)} == earlier:
+        if best is not None and best["trial"] == winner.number:
             return False
+        number = 1 if best is None else int(best["number"]) + 1
+        exported = self._export(executor, winner)
         record = {
             "number": number,
             "trial": winner.number,
@@ -114,46 +100,20 @@ class WinnerSelection:
         except Exception as error:  # of the problem's code; the winner is known in any case
             return [f"remarks: failed: {error_line(error)}"]
 
-    def _is_due(self, trial: Trial, tests: Mapping[int, Mapping[str, Any]]) -> bool:
-        """Returns whether this session should still test a finalist, which has no test score."""
-        return "metrics" not in tests.get(trial.number, {}) and ("test", trial.number) not in self._called
-
-    def _exported(self, executor: Executor, winner: Trial, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns the winner's export: a new one, or the earlier one if that has as much."""
-        kept = {} if earlier is None else {name: earlier[name] for name in ("export", "files", "missing")}
-        if kept and (("export", winner.number) in self._called or not _may_have_more(kept["missing"])):
-            return kept
-        exported = self._export(executor, winner)
-        if not kept or (exported["missing"] != kept["missing"] and len(exported["files"]) >= len(kept["files"])):
-            return exported
-        self._records.files.delete_all(file["path"] for file in exported["files"])
-        return kept
-
     def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
-        self._called.add(("export", winner.number))
         try:
             return dict(executor.call("export", winner))
         except ActionError as error:  # the winner's checkpoint remains
             return {"export": None, "files": [], "missing": {"export": str(error).strip().splitlines()[0]}}
 
-    def _test(self, executor: Executor, trial: Trial, failed: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns the record of a new test, which takes the place of a failed one."""
-        self._called.add(("test", trial.number))
+    def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
         try:
             outcome = executor.call("test", trial)
         except ActionError as error:  # an error in the problem's code does not end the search
             outcome = {"error": str(error).strip().splitlines()[0]}
-        record, path = {"trial": trial.number, **outcome}, f"tests/{trial.number:06d}.json"
-        if failed is not None:
-            self._records.files.delete(path)
-        self._records.publish(path, record)
+        record = {"trial": trial.number, **outcome}
+        self._records.publish(f"tests/{trial.number:06d}.json", record)
         return record
-
-
-def _may_have_more(missing: Mapping[str, str]) -> bool:
-    """Returns whether another export may have a file that one lacks."""
-    whys = [why for why in missing.values() if why not in (NO_EXPORT, NO_WEIGHTS)]
-    return any(not why.startswith(NEEDS_EXTRA) or all(map(find_spec, ONNX_MODULES)) for why in whys)
 
 
 def newest_best(records: Records) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ from nas.search.more_epochs import MoreEpochs
 from nas.search.search_init import unused_weights
 from nas.storage.maintenance.gc.collector import CollectorSettings, GarbageCollector
 from nas.storage.maintenance.gc.retention import Retention
-from nas.storage.records import Records, StartedAttempts, mark_outdated
+from nas.storage.records import Records, StartedAttempts
 from nas.storage.search_records import code_id
 from nas.storage.sessions import last_export, search_id, spent_hours
 from nas.training.messages import LOG_DIR, RuntimeSpec
@@ -187,15 +187,6 @@ class SearchPipeline:
         left = self._finalists_left(trials, *self._planned(trials))
         is_left = any(left.values()) or any(not trial.is_finished and trial.stage in left for trial in trials)
         return not is_left and self.ranking.winner(trials) is not None and self._selection.is_done(trials)
-
-    def may_repeat(self, code: Mapping[str, Any]) -> bool:
-        """Returns whether a failed test or an incomplete export of a finished search can be repeated.
-
-        Args:
-            code: The result of ``session_code``. If the problem's code is other than the winner's, nothing is repeated.
-        """
-        trials, _ = self.records.load()
-        return self._selection.may_repeat(mark_outdated(trials, code_id(code["code"]["problem"])))
 
     def check_finals(self, code: Mapping[str, Any]) -> None:
         """Checks that a trial of the search stage ran a session's code.

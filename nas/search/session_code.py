@@ -34,8 +34,7 @@ def session_code(
         prepared: The search.
         allow_changes: Whether the code may differ from that of the last session (``code=changed``).
         is_finished: Whether no trial is left to run. Then a change is refused only if an option names the code: the
-            search may be that of another template or folder. If changes are allowed, the code stays that of the
-            results.
+            search may be that of another template or folder.
         notify: Called with one line about differences that are not refused.
 
     Raises:
@@ -65,8 +64,6 @@ def session_code(
                 f"restore the code, or add code=changed: {effect}"
             )
         notify(f"{what}; " + ("the results are those of the earlier code" if is_finished else "code=changed goes on"))
-        if is_finished and allow_changes:
-            code |= there["code"]
     if names := [f"problem.{name}" for name in changed_files(there.get("files", {}), files)]:
         notify(f"the content of {first_of(names, 8)} changed since {session}: scores may not be comparable")
     if names := [f"{name} {old} to {new}" for name, old, new in _pairs(there.get("versions", {}), versions)]:

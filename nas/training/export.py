@@ -21,7 +21,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.pack import write_pack
 from nas.storage.tensor_names import is_weight
-from nas.training.messages import NEEDS_EXTRA, NO_EXPORT, NO_WEIGHTS, ONNX_MODULES
+from nas.training.messages import NEEDS_EXTRA
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 NEEDS_ONNX = f'{NEEDS_EXTRA}onnx: pip install "heirloom-nas[onnx]"'
+_ONNX_MODULES = frozenset({"onnxruntime", "onnxscript"})
 
 
 def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
@@ -56,9 +57,9 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
     }
     contents: dict[str, bytes] = {}
     if Ability.EXPORT not in problem.abilities:
-        missing["program.pt2"] = NO_EXPORT
+        missing["program.pt2"] = "the problem defines no `export(run)`, which returns the network and an example batch"
     elif trial.checkpoint is None:
-        missing["program.pt2"] = NO_WEIGHTS
+        missing["program.pt2"] = "the trial saved no weights (`run.save(model)`)"
     else:
         try:
             model, example = export_parts(problem.export(run))
@@ -76,7 +77,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
             try:
                 contents["model.onnx"] = onnx_bytes(program, example)
             except ModuleNotFoundError as error:
-                missing["model.onnx"] = NEEDS_ONNX if error.name in ONNX_MODULES else _one_line(error)
+                missing["model.onnx"] = NEEDS_ONNX if error.name in _ONNX_MODULES else _one_line(error)
             except Exception as error:
                 missing["model.onnx"] = _one_line(error)
     references: list[Reference] = []
@@ -85,7 +86,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         pack, _ = write_pack(files, f"{folder}/model.safetensors", tensors, shares=False)
         references += [pack] if pack is not None else []
     else:
-        missing["model.safetensors"] = NO_WEIGHTS
+        missing["model.safetensors"] = "the trial saved no weights (`run.save(model)`)"
     contents["architecture.json"] = json.dumps(architecture, indent=2).encode()
     contents["export.json"] = json.dumps({"missing": missing}, indent=2).encode()
     references += [files.publish(f"{folder}/{name}", [data]) for name, data in contents.items()]

@@ -25,12 +25,10 @@ from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
-from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.training.export import NEEDS_ONNX
 from nas.training.messages import RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
@@ -248,24 +246,6 @@ class TestTests:
         assert summary.tests[summary.winner.number]["error"] == line
         assert summary.export is not None
 
-    def test_failed_test_is_repeated(self, bureau: Bureau, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The same command repeats a failed test only, once, and adds it to the winner's record."""
-        with monkeypatch.context() as patch:
-            patch.setattr(ScoreProblem, "test", lambda problem, run: {"score": 1 / (2 - run.point["x"])})
-            first, second = bureau.run(0, 1, 2), bureau.run(0, 1, 2)
-        third, fourth = bureau.run(0, 1, 2), bureau.run(0, 1, 2)
-
-        assert [test.keys() for test in first.tests.values()] == [{"trial", "error"}, {"trial", "metrics"}]
-        assert (second.tests, second.export) == (first.tests, first.export)
-        assert ScoreProblem.tested == [2]
-        assert third.tests == {**first.tests, 3: {"trial": 3, "metrics": {"score": 0.02}}}
-        assert third.export == fourth.export
-        assert first.export is not None and third.export is not None
-        kept = ("trial", "export", "files", "missing")
-        assert [third.export[name] for name in kept] == [first.export[name] for name in kept]
-        assert (third.export["number"], third.export["test"]) == (2, third.tests[3])
-        assert bureau.records().files.names("sessions")[-1] == "0003.json"
-
     def test_only_competitors_are_tested(self, bureau: Bureau) -> None:
         """A failed finalist is not tested."""
         bureau.run(0, 1, 2, final=[0.1, 0.2, None])
@@ -356,28 +336,6 @@ class TestBest:
         assert best is not None
         assert best["missing"].keys() == {"program.pt2", "model.safetensors"}
         assert "saved no weights" in best["missing"]["model.safetensors"]
-
-    def test_incomplete_export_is_repeated(self, bureau: Bureau, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The same command exports again what failed, and an optional file once its extra is there."""
-        names = ("program.pt2", "model.onnx")
-        outcomes = [None, {"model.onnx": NEEDS_ONNX}, dict.fromkeys(names, "out of memory"), {}]
-
-        def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
-            if (missing := outcomes.pop(0)) is None:
-                raise MemoryError
-            folder = f"best/{trial.number:06d}-{len(outcomes):08x}"
-            made = [files.publish(f"{folder}/{name}", [b"contents"]) for name in names if name not in missing]
-            return {"export": folder, "files": [reference.to_json() for reference in made], "missing": missing}
-
-        monkeypatch.setattr("nas.training.export.export", export)
-        found = []
-        for extra in (None, None, None, "is there", "is there", "is there"):
-            monkeypatch.setattr("nas.search.finals.find_spec", lambda name, extra=extra: extra)
-            best = bureau.run(1).export or {}
-            found.append((best["number"], len(best["files"]), len(outcomes)))
-
-        assert found == [(1, 0, 3), (2, 1, 2), (2, 1, 2), (2, 1, 1), (3, 2, 0), (3, 2, 0)]
-        assert len(bureau.records().files.names("best")) == 2
 
     def test_exit_in_test_and_export_is_recorded(self, bureau: Bureau) -> None:
         """sys.exit in test or export is recorded in one line, and ends neither process nor search."""

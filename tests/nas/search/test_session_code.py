@@ -156,19 +156,6 @@ def test_a_finished_search_shows_its_results(folder: Folder, caplog: pytest.LogC
     ]
 
 
-def test_a_repaired_test_runs_again(folder: Folder) -> None:
-    """A finished search repeats a failed test with ``code=changed``, and its winner stays."""
-    test = "    def test(self, run):\n        return {'score': 1 / 0}\n"
-    folder.edit("own_problem.py", lambda source: source + test)
-    first = folder.run(3)
-    folder.edit("own_problem.py", lambda source: source.replace("1 / 0", "0.5"))
-    shown, again = folder.run(3), folder.run(3, code="changed")
-
-    assert shown.tests == first.tests
-    assert shown.winner == again.winner == first.winner
-    assert [test["metrics"] for test in again.tests.values()] == [{"score": 0.5}]
-
-
 def test_other_changes_are_told(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
     """A changed file that an argument names, and another version of torch, cost one line each."""
     folder.run(2)

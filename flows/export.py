@@ -86,7 +86,9 @@ def _exported(records: Records, root: str) -> Mapping[str, Any]:
         )
     if best["export"] is None:
         why = "; ".join(map(str, best["missing"].values()))
-        raise ConfigurationError(f"trial {best['trial']}, the winner of {name}, was not exported: {why}")
+        raise ConfigurationError(
+            f"trial {best['trial']}, the winner of {name}, was not exported: {why}. Run the search with retry=failed"
+        )
     return best
 
 

@@ -30,7 +30,6 @@ from nas.callbacks.base import Callback
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.redaction import without_passwords
 from nas.executors.simulated import check_simulated
-from nas.search.admission import not_repeated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
@@ -154,7 +153,7 @@ class Engine:
         end = None
         if is_begun := records.header() is not None:
             claim_identity(records, prepared)
-            is_left = only_finals or (limits.retries_failed and bool(not_repeated(records.load()[0])))
+            is_left = only_finals or (limits.retries_failed and pipeline.can_retry())
             end = None if is_left else pipeline.ended_by()
         is_finished = pipeline.has_finals() if only_finals else end is not None
         code = session_code(

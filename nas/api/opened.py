@@ -14,7 +14,6 @@ from nas.core.names import check_new_name
 from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import check_int
-from nas.search.admission import not_repeated
 from nas.search.definition import PreparedSearch, Search, read_code, read_retry
 from nas.search.identity import claim_identity
 from nas.search.imported_weights import import_weights
@@ -43,7 +42,7 @@ class SearchOptions:
         export: The trials that can become the winner; None: as in the last session.
         retention: The rules for deleting weights; None: all are kept.
         code: ``"changed"`` goes on although code has changed.
-        retry: ``"failed"`` makes a new trial of each FAILED one.
+        retry: ``"failed"`` makes a new trial of each FAILED one, and repeats failed tests and exports.
         log_dir: The local folder of loggers.
     """
 
@@ -67,7 +66,7 @@ class OpenedSearch:
         pipeline: The search's pipeline.
         code: The result of ``session_code``.
         end: What ended the search: a field of the budget, or ``tuner``. None: work is left.
-        retries: Whether FAILED trials run again.
+        retries: Whether FAILED trials run again, and failed tests and exports.
         url: The URL by which other processes open the search. It may hold a password.
     """
 
@@ -145,7 +144,7 @@ def open_pipeline(
     if is_new:
         files.check_writable()
     claim_identity(records, prepared)
-    retries = retries_failed and bool(not_repeated(records.load()[0]))
+    retries = retries_failed and pipeline.can_retry()
     end = None if retries else pipeline.ended_by()
     is_finished = end is not None
     code = session_code(records, prepared, allow_changes=may_change, is_finished=is_finished, notify=logger.warning)

@@ -73,8 +73,8 @@ def run_search(
         retention: The rules for deleting weights; by default all are kept.
         code: ``"changed"`` goes on although code of the problem, the tuner or the stopper has changed. Older trials
             then give weights, but can't win.
-        retry: ``"failed"`` makes a new trial of each FAILED one, which neither the budget of trials nor the tuner's
-            numbers count.
+        retry: ``"failed"`` repeats failed tests and exports, and makes a new trial of each FAILED one. Neither the
+            budget of trials nor the tuner's numbers count it.
         callbacks: Observe the search. They are not called if nothing is left to run.
         log_dir: A local folder for loggers, which has a folder for each search, and in it one for each trial.
         progress: Whether the progress is shown; by default in a terminal and in a notebook.

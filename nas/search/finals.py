@@ -59,8 +59,24 @@ class WinnerSelection:
         best = newest_best(self._records)
         return best is not None and best["trial"] == winner.number and is_tested
 
-    def select_winner(self, executor: Executor, trials: Sequence[Trial]) -> bool:
+    def has_failed(self, trials: Sequence[Trial]) -> bool:
+        """Returns whether a finalist's test failed, or the winner's export."""
+        winner, best = self._ranking.winner(trials), newest_best(self._records)
+        is_exported = winner is None or best is None or best["trial"] != winner.number or best["export"] is not None
+        return not is_exported or bool(self._failed_tests(trials))
+
+    def _failed_tests(self, trials: Sequence[Trial]) -> frozenset[int]:
+        """Returns the finalists whose newest test failed."""
+        if not self._has_test:
+            return frozenset()
+        failed = {number for number, test in self._records.tests().items() if "metrics" not in test}
+        return frozenset(trial.number for trial in self._ranking.tested(trials) if trial.number in failed)
+
+    def select_winner(self, executor: Executor, trials: Sequence[Trial], *, retries: bool = False) -> bool:
         """Tests each finalist once, and exports the winner.
+
+        With ``retries``, failed tests and a failed export are repeated. A winner whose test then succeeds is exported
+        again.
 
         Returns False if there is no winner, or if it was exported before.
         """
@@ -68,13 +84,16 @@ class WinnerSelection:
         if winner is None:
             return False
         tests, tested = self._records.tests(), self._ranking.tested(trials) if self._has_test else []
+        failed = self._failed_tests(trials) if retries else frozenset()
         check_recorded((winner, *tested), self._space, self._records)
         for trial in tested:
-            if trial.number not in tests:
+            if trial.number not in tests or trial.number in failed:
                 tests[trial.number] = self._test(executor, trial)
         best = newest_best(self._records)
         if best is not None and best["trial"] == winner.number:
-            return False
+            is_mended = winner.number in failed and "metrics" in tests[winner.number]
+            if not (is_mended or (retries and best["export"] is None)):
+                return False
         number = 1 if best is None else int(best["number"]) + 1
         exported = self._export(executor, winner)
         record = {
@@ -112,7 +131,7 @@ class WinnerSelection:
         except ActionError as error:  # an error in the problem's code does not end the search
             outcome = {"error": str(error).strip().splitlines()[0]}
         record = {"trial": trial.number, **outcome}
-        self._records.publish(f"tests/{trial.number:06d}.json", record)
+        self._records.publish_test(record)
         return record
 
 

@@ -205,6 +205,11 @@ class SearchPipeline:
                 "Run the command `search` with code=changed and a larger budget first"
             )
 
+    def can_retry(self) -> bool:
+        """Returns whether FAILED trials were not repeated, or a test or the export failed."""
+        trials = self.records.load()[0]
+        return bool(not_repeated(trials)) or self._selection.has_failed(trials)
+
     def _finalists_left(self, trials: Sequence[Trial], planner: StagePlanner, spent: Usage) -> dict[str, list[Trial]]:
         """Returns the finalists to retrain, by later stage."""
 
@@ -299,7 +304,7 @@ class SearchPipeline:
             lease: The right to drive the search.
             settings: The controller's settings.
             only_finals: Whether trials of the search stage are left out.
-            retries: Whether FAILED trials run again, as new trials.
+            retries: Whether FAILED trials run again, as new trials, and failed tests and exports.
             observe: Called with each event.
             callbacks: Called after ``observe``.
 
@@ -355,7 +360,7 @@ class SearchPipeline:
         try:
             if retries:
                 controller.retry(not_repeated(trials))
-            self._run_stages(controller, executor, planner, only_finals)
+            self._run_stages(controller, executor, planner, only_finals, retries)
         except KeyboardInterrupt:  # commands post StopRequested
             lease.mark_stopping()
             controller.interrupt()
@@ -396,7 +401,7 @@ class SearchPipeline:
         return observe_all
 
     def _run_stages(
-        self, controller: SearchController, executor: Executor, planner: StagePlanner, only_finals: bool
+        self, controller: SearchController, executor: Executor, planner: StagePlanner, only_finals: bool, retries: bool
     ) -> None:
         plan = self.prepared.plan
         while True:
@@ -411,8 +416,9 @@ class SearchPipeline:
                 self._go_on(controller, self.more_epochs)
             controller.collect_garbage(at_end=True)  # frees disk space for the export
             started_s = executor.now_s()
-            if self._selection.select_winner(executor, controller.trials):
+            if self._selection.select_winner(executor, controller.trials, retries=retries):
                 planner.learn_selection(executor.now_s() - started_s)
+            retries = False
             controller.collect_garbage(at_end=True)
             if only_finals or not self.budget.is_timed:
                 return

@@ -49,7 +49,7 @@ def run_session(
         options: The storage options of the search's root.
         code: The result of ``session_code``; by default it is called.
         device: The device of trials.
-        retries: Whether FAILED trials run again, as new trials.
+        retries: Whether FAILED trials run again, as new trials, and failed tests and exports.
         observe: Called with each event.
         callbacks: Called after ``observe``.
         train_many: Trains the trials of a job in place of the problem.

@@ -23,6 +23,7 @@ from nas.storage.trial_records import MAX_POINT_VALUES, check_start, n_values, t
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
+_TEST = re.compile(r"([0-9]{6,18})(?:-([0-9]{1,9}))?\.json")
 _JOB_END = re.compile(r"([0-9]{6,18})\.json")
 SESSION_NAME = re.compile(r"[0-9]{4,9}\.json")
 _COLLECTION = re.compile(r"[0-9]{4,9}\.json")
@@ -307,15 +308,24 @@ class Records:
     def _collection_names(self) -> list[str]:
         return [name for name in self.files.names("gc") if _COLLECTION.fullmatch(name)]
 
+    def publish_test(self, record: Mapping[str, Any]) -> None:
+        """Publishes the test record of a finalist, beside earlier ones of failed tests."""
+        number = record["trial"]
+        matches = filter(None, map(_TEST.fullmatch, self.files.names("tests")))
+        last = max((int(match[2] or 1) for match in matches if int(match[1]) == number), default=0)
+        self.publish(f"tests/{number:06d}{f'-{last + 1}' if last else ''}.json", record)
+
     def tests(self) -> dict[int, dict[str, Any]]:
-        """Returns the finalists' test records by trial."""
-        tests: dict[int, dict[str, Any]] = {}
+        """Returns the newest test record of each finalist, by trial."""
+        found: dict[tuple[int, int], dict[str, Any]] = {}
         for name, data in self.files.read_folder("tests", ".json").items():
-            if (number := _number_in(name.removesuffix(".json"))) >= 0:
+            match = _TEST.fullmatch(name)
+            if match is not None and (number := _number_in(match[1])) >= 0:
                 with path_in_errors(self.url_of(f"tests/{name}")):
-                    tests[number] = decode_record(data)
-                    check_test(tests[number], number)
-        return tests
+                    record = decode_record(data)
+                    check_test(record, number)
+                found[number, int(match[2] or 1)] = record
+        return {number: found[number, n] for number, n in sorted(found)}
 
     def log(self, number: int) -> str:
         """Returns the log of a trial's last attempt, up to 1 MB."""

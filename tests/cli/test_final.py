@@ -19,8 +19,6 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 
 SOURCE = """
-from pathlib import Path
-
 from nas import Int, Metric, ParameterSpace, Policy, Problem
 
 class Own(Problem):

@@ -49,7 +49,7 @@ def test_nothing_is_left_of_a_search(here: Path, api_url: str, end: str) -> None
 def test_nothing_is_left_of_a_trial(here: Path, api_url: str) -> None:
     """All kinds of children end with a trial, be it by a timeout or by a kill of its worker, keeper or guard."""
     waited_s: dict[str, float] = {}
-    with start(here, api_url, hangs=True, n_trials=len(TRIAL_ENDS), timeout_s=15) as command:
+    with start(here, api_url, hangs=True, n_trials=len(TRIAL_ENDS), timeout_s=30) as command:
         for number, end in enumerate(TRIAL_ENDS):
             until(lambda: (here / f"ready-{number}").exists(), 120, what="all children")  # noqa: B023
             there = alive(here, number)

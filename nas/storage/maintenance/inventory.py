@@ -97,8 +97,10 @@ class _Reader:
         self._expect_trials(starts)
         ended = self._sessions(starts)
         self._expect_results_of_manifests(starts, ended)
-        for number in self._numbered("tests", ".json", check_test):
-            self._expect_result(number, f"tests/{number:06d}.json exists")
+        names = [re.fullmatch(r"[0-9]{6,18}((?:-[0-9]{1,9})?\.json)", name) for name in self._files.names("tests")]
+        for suffix in sorted({match[1] for match in names if match}):
+            for number in self._numbered("tests", suffix, check_test):
+                self._expect_result(number, f"tests/{number:06d}{suffix} exists")
         self._check_left_workers()
         for number in self._numbered("jobs", ".json"):
             self._expect(f"trials/{number:06d}.proposal.json", f"jobs/{number:06d}.json exists", (number,))

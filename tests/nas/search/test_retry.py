@@ -20,6 +20,7 @@ from nas.core.spec import Spec
 from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.search.definition import Search
+from nas.search.finals import newest_best
 from nas.spaces.parameters.space import Int, ParameterSpace
 from nas.spaces.supernet import SupernetSpace
 from nas.storage.lineage_checks import lineage_faults
@@ -68,6 +69,20 @@ class Shared(Breakable):
 
     policies = Breakable.policies | {Policy.SKIP_TRAIN}
     space = SupernetSpace(Breakable.space)
+
+
+class DataTested(Breakable):
+    """The same with tests, which need data."""
+
+    has_data: ClassVar[bool] = True
+    tested: ClassVar[list[int]] = []
+
+    def test(self, run: TrialRun) -> dict[str, float]:
+        """Scores a finalist if the data are there."""
+        self.tested.append(run.number)
+        if not self.has_data:
+            raise OSError("no test data")
+        return {"score": 0.5}
 
 
 TUNER = Spec.of(EvolutionTuner, population_size=3, sample_size=2)
@@ -195,6 +210,44 @@ def test_failed_finals_and_searches_without_a_score(sessions: Sessions) -> None:
     }  # fmt: skip
     assert found.winner is not None
     assert found.winner.metrics["score"] == max(t.metrics["score"] for t in finals.values() if t.metrics)
+
+
+def test_failed_tests_are_repeated(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry tests finalists again whose test failed, once each, and the newest winner's record has the score."""
+    monkeypatch.setattr(DataTested, "has_data", False)
+    monkeypatch.setattr(DataTested, "tested", [])
+    run = partial(sessions.run, 4, problem=DataTested)
+    failed = run().tests
+    monkeypatch.setattr(DataTested, "has_data", True)
+    kept, mended, idle = run().tests, run(retry="failed").tests, run(retry="failed").tests
+    best = newest_best(sessions.records)
+
+    assert [test["error"] for test in failed.values()] == 2 * ["DataTested.test raised OSError: no test data"]
+    assert kept == failed
+    assert {number: test["metrics"] for number, test in mended.items()} == {key: {"score": 0.5} for key in failed}
+    assert idle == mended
+    assert sorted(DataTested.tested) == sorted([*failed, *failed])
+    assert best is not None
+    assert (best["number"], best["test"]["metrics"]) == (2, {"score": 0.5})
+    assert not read_inventory(sessions.records.files).damages
+
+
+def test_a_failed_export_is_repeated(sessions: Sessions) -> None:
+    """A retry exports the winner again that lost workers left without an export; other calls show it."""
+    sessions.run(4)
+    best = newest_best(sessions.records)
+    assert best is not None
+    failed = best | {"number": 2, "export": None, "files": [], "missing": {"export": "three workers were lost"}}
+    sessions.records.publish("best-0002.json", failed)
+    sessions.run(4)
+    shown = newest_best(sessions.records)
+    sessions.run(4, retry="failed")
+    repeated = newest_best(sessions.records)
+
+    assert shown == failed
+    assert repeated is not None
+    assert (repeated["number"], repeated["missing"]) == (3, best["missing"])
+    assert not read_inventory(sessions.records.files).damages
 
 
 def test_finals_after_a_retry_count_without_it(sessions: Sessions) -> None:

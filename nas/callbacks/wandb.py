@@ -149,11 +149,9 @@ def _check_account() -> None:
     url = wandb.setup().settings.base_url
     try:
         found = authenticate_session(host=url, source="logger=wandb", prompt=False, update_session=False)
-        what = "a key"
+        what = "a key. Run `wandb login`"
     except AuthenticationError as error:
-        found, what = None, f"another key ({error})"
+        found, what = None, f"another key ({error}). Correct or unset its variable"
     if found is None:
-        raise ConfigurationError(
-            f"logger.wandb.mode=online: needs {what}. Run `wandb login`, or choose logger.wandb.mode=offline."
-        )
+        raise ConfigurationError(f"logger.wandb.mode=online: needs {what}, or choose logger.wandb.mode=offline.")
     check_server("W&B's base_url", url)

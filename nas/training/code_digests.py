@@ -8,15 +8,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-import linecache
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from importlib.machinery import ModuleSpec, all_suffixes
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from nas.core.parsing import PARSING
@@ -28,7 +26,6 @@ MAIN = ("__main__", "__mp_main__")
 """Names of the main module; the second is its name in worker processes."""
 SUFFIXES = tuple(all_suffixes())
 """Ends of the names of files that Python imports: sources, bytecode and compiled extensions."""
-_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 
 
@@ -43,89 +40,14 @@ def code_digests(spec: Spec, built: Any) -> dict[str, str]:
     """
     class_ = type(built)
     if class_.__module__ in MAIN:  # a script also holds the call that runs the search
-        name, source = class_.__qualname__, _source_of(sys.modules["__main__"])
-        if source:
-            used, modules = _used_in_script(source, name.partition(".")[0]), {*_imports(source, "")}
-        else:
-            used, modules = _used_in_notebook(class_)
-        own = {key: _digest(code) for key, code in {**used, name: _source_of(class_)}.items()}
-        found = _imported(modules, None)
+        own = {class_.__qualname__: _digest(source := _source_of(class_))}
+        if not source:  # of a notebook
+            own[f"{class_.__qualname__}, methods"] = _digest(b"".join(map(_source_of, _methods(class_))))
+        found = _imported(_source_of(sys.modules["__main__"]), "", None)
     else:
         own, found = {}, _files_of(spec.target.rpartition(".")[0], None)
     files = {**found, **built.code_files}
     return own | {name: _digest(_read(path)) for name, path in sorted(files.items())}
-
-
-def _used_in_script(source: bytes, name: str) -> dict[str, bytes]:
-    """Returns the statements of a script that a definition uses, by the names they bind."""
-    statements = _bindings(source)
-    found: dict[str, bytes] = {}
-    pending = [*statements.pop(name, (b"", frozenset()))[1]]
-    while pending:
-        if (used := pending.pop()) in statements:
-            found[used], more = statements.pop(used)
-            pending += more
-    return found
-
-
-def _bindings(source: bytes) -> dict[str, tuple[bytes, Set[str]]]:
-    """Returns top-level statements, and the names that each uses, by the names that it binds."""
-    lines = source.splitlines(keepends=True)
-    found: dict[str, tuple[bytes, Set[str]]] = {}
-    for statement in _parsed(source).body:
-        nodes = list(ast.walk(statement))
-        names = [node for node in nodes if isinstance(node, ast.Name)]
-        stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-        used = {node.id for node in names} - stored - {node.arg for node in nodes if isinstance(node, ast.arg)}
-        first = min(getattr(node, "lineno", statement.lineno) for node in nodes)  # a decorator's
-        bound = {statement.name} if isinstance(statement, _DEFINITIONS) else stored
-        found |= dict.fromkeys(bound, (b"".join(lines[first - 1 : statement.end_lineno]), used))
-    return found
-
-
-def _used_in_notebook(class_: type) -> tuple[dict[str, bytes], set[str]]:
-    """Returns the code of a notebook that a class uses, by name, and the modules."""
-    found: dict[str, bytes] = {}
-    modules: set[str] = set()
-    pending: list[Any] = [class_]
-    while pending:
-        thing = pending.pop()
-        if isinstance(thing, property | cached_property):
-            thing = thing.fget if isinstance(thing, property) else thing.func
-        thing = inspect.unwrap(thing)
-        name = getattr(thing, "__qualname__", "")
-        module = getattr(thing, "__module__", None) or getattr(thing, "__name__", None)
-        if module not in MAIN:
-            modules.add(str(module))
-        elif name in found:
-            continue
-        elif isinstance(thing, FunctionType):
-            codes = [*_codes(thing.__code__)]
-            found[name] = _source_of(thing) or repr([*map(_compiled, codes)]).encode()
-            pending += [thing.__globals__.get(used) for code in codes for used in code.co_names]
-        elif isinstance(thing, type):
-            members = vars(thing).values()
-            cells = {member.__code__.co_filename for member in members if isinstance(member, FunctionType)}
-            lines = [line for cell in sorted(cells) for line in linecache.getlines(cell)]
-            found[name] = b""  # as in sessions of earlier versions
-            found[f"class {name}"], _ = _bindings("".join(lines).encode()).get(name, (b"", ()))
-            pending += [*thing.__bases__, *members]
-        else:
-            pending.append(type(thing))
-    return found, modules
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _compiled(code: CodeType) -> tuple[object, ...]:
-    """Returns what code does, as values that read the same in every process."""
-    constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
-    return code.co_code, code.co_names, [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in constants]
 
 
 def changed_files(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
@@ -135,7 +57,7 @@ def changed_files(there: Mapping[str, str], here: Mapping[str, str]) -> list[str
 
 def imported_files(path: Path) -> dict[str, Path]:
     """Returns the files of modules that a script imports. Modules beside it come first."""
-    return _imported(_imports(_read(path), ""), [str(path.parent), *sys.path])
+    return _imported(_read(path), "", [str(path.parent), *sys.path])
 
 
 def _files_of(module: str, search_path: Sequence[str] | None) -> dict[str, Path]:
@@ -155,10 +77,10 @@ def _files_of(module: str, search_path: Sequence[str] | None) -> dict[str, Path]
     return found
 
 
-def _imported(modules: Iterable[str], search_path: Sequence[str] | None) -> dict[str, Path]:
-    """Returns the files of modules and of all that they import, by name."""
+def _imported(source: bytes, package: str, search_path: Sequence[str] | None) -> dict[str, Path]:
+    """Returns the files of all modules that a source imports, by name."""
     found: dict[str, Path] = {}
-    for name in modules:
+    for name in _imports(source, package):
         found |= _files_of(name, search_path)
     return found
 
@@ -199,7 +121,12 @@ def _is_own(spec: ModuleSpec) -> bool:
 
 def _imports(source: bytes, package: str) -> Iterator[str]:
     """Yields the names of modules that a source may import, anywhere in it."""
-    for node in ast.walk(_parsed(source)):
+    try:
+        with PARSING:
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # importing it fails; its digest still counts
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -208,17 +135,20 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)  # finds ``base`` on the way
 
 
-def _parsed(source: bytes) -> ast.Module:
-    """Returns the statements of a source, none if it can't be compiled; its digest still counts."""
-    try:
-        with PARSING:
-            return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
+def _methods(class_: type) -> Iterator[FunctionType]:
+    """Yields the functions of a class and of its base classes in the main module."""
+    for owner in (base for base in class_.__mro__ if base.__module__ in MAIN):
+        for member in vars(owner).values():
+            function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if isinstance(function, FunctionType):
+                yield function
 
 
 def _source_of(thing: Any) -> bytes:
-    """Returns the source of a class, function or module; empty in an interactive session."""
+    """Returns the source of a class, function or module; empty in an interactive session.
+
+    Notebooks keep that of functions, not of classes.
+    """
     with suppress(OSError, TypeError), PARSING:
         return inspect.getsource(thing).encode(errors="surrogateescape")
     return b""

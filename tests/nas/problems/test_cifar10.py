@@ -135,7 +135,8 @@ def test_search_trials_learn_and_inherit(train: Train) -> None:
     path = (ROOT / os.environ.get("HEIRLOOM_DATA", "../shared/data") / "cifar10/cifar10_subset_5k_1k.npz").resolve()
     if not path.exists():
         pytest.skip(f"no {path}; set HEIRLOOM_DATA to the folder that holds cifar10/")
-    problem, draw = Cifar10Problem(str(path), n_epochs=4, precision="float32"), random.Random(0)
+    problem = Cifar10Problem(str(path), n_epochs=4, max_flops=20_000_000, precision="float32")
+    draw = random.Random(0)
     start = Variation.of(problem.space.sample(draw))
     child = problem.space.vary(start, draw)
     parent = train(problem, start.point, frozenset({Policy.SHARE_PARAMS}), seed=1)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.inheritance.attention import parts_of
-from nas.inheritance.inherit import Rules, inherit
-from nas.inheritance.rules import Rest
+from nas.inheritance.inherit import inherit
+from nas.inheritance.rules import Rest, Rules
 from nas.problems.language.network import LanguageModel
 from nas.problems.language.text import Corpus, bundled_text, file_text
 from nas.storage.checkpoints import publish_checkpoint, publish_tensors

@@ -14,8 +14,9 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+from store import seconds
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.reference import Reference
@@ -151,13 +152,6 @@ def raw_opening_s(folder: Path, n: int) -> float:
             os.open(f"{folder}/{number:09d}", os.O_RDONLY)
         except FileNotFoundError:
             continue
-    return time.perf_counter() - began
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Returns the seconds of a call."""
-    began = time.perf_counter()
-    work()
     return time.perf_counter() - began
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -39,18 +40,24 @@ class Results:
     ) -> Iterator[int]:
         """Runs the tasks, appends their rows in order, and yields the number of finished tasks.
 
+        With one process no task follows one that failed or that Ctrl-C ended. All that are submitted would run, and
+        their rows be lost.
+
         Args:
             rows_of: Runs a task in a fresh process.
             tasks: The tasks without rows.
             n_processes: The number of processes.
         """
-        is_new = not self.path.exists()
+        is_new = not self.path.exists() or not self.path.stat().st_size  # empty: killed before the first row
         context = multiprocessing.get_context("spawn")
         with self.path.open("a", newline="") as file, ProcessPoolExecutor(n_processes, mp_context=context) as pool:
             writer = csv.DictWriter(file, self.fields, lineterminator=self.line_end)
             if is_new:
                 writer.writeheader()
-            for done, rows in enumerate(pool.map(rows_of, tasks), 1):
-                writer.writerows(rows)
+            n_ahead = 2 * n_processes - 1
+            submitted = deque(pool.submit(rows_of, task) for task in tasks[:n_ahead])
+            for done in range(1, len(tasks) + 1):
+                writer.writerows(submitted.popleft().result())
                 file.flush()
+                submitted.extend(pool.submit(rows_of, task) for task in tasks[done + n_ahead - 1 : done + n_ahead])
                 yield done

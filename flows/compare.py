@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
-from flows.cli.output import complain
+from flows.cli.output import print_message
 from flows.cli.program import command
 from flows.views.delivery import Delivery, deliver, make_folder, open_page, outside, write_file
 from nas.core.errors import ConfigurationError, HeirloomError
@@ -97,7 +97,7 @@ def _searches(root: BlobStore, request: Request) -> Iterator[ComparedSearch]:
             raise SearchNotFoundError(none_under(root))
         yield from every
         return
-    found = [find_search(root, name, now, complain) for name in request.names]
+    found = [find_search(root, name, now, print_message) for name in request.names]
     if len({files.url for files in found}) < len(found):
         raise ConfigurationError(f"names={','.join(request.names)}: must name each search once")
     yield from (read_compared(files, now) for files in found)
@@ -113,11 +113,11 @@ def _readable(root: BlobStore, now: float) -> Iterator[ComparedSearch]:
     from nas.views.searches import find_searches
 
     imports = f"{WeightsFileProblem.__module__}.{WeightsFileProblem.__name__}"
-    for search in find_searches(root, now, complain):
+    for search in find_searches(root, now, print_message):
         try:
             compared = read_compared(search.files, now)
         except HeirloomError as error:
-            complain(f"{search.name} is left out: {error}")
+            print_message(f"{search.name} is left out: {error}")
             continue
         if compared.snapshot.identity["problem"]["target"] != imports:
             yield compared

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
-from flows.cli.output import complain, show_line
+from flows.cli.output import print_message, show_line
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
 from flows.views.delivery import missing_lines, outside
@@ -42,7 +42,7 @@ def export(invocation: Invocation) -> int:
         raise ConfigurationError("no out: add out=DIR, a folder to make")
     root = reach_stored_root(values)
     target = _new_folder(str(values["out"]), root)
-    records = Records(find_search(root, name, time.time(), complain))
+    records = Records(find_search(root, name, time.time(), print_message))
     best = _exported(records, read_root(values)[0])
     files = _named_files(best)
     with _becomes(target) as folder:

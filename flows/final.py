@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import Invocation, run_command
-from flows.cli.output import complain
-
 if TYPE_CHECKING:
+    from flows.cli.command import Invocation
     from flows.cli.settings.machine import Machine
     from flows.engine.runner import Engine
     from nas.search.definition import Search
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Runs the command and returns its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports; then the engine handles signals
+    from flows.cli.command import run_command
     from flows.engine.runner import Engine
 
     with Engine() as engine:
@@ -28,6 +29,7 @@ def main() -> int:
 
 def final(invocation: Invocation, engine: Engine) -> int:
     """Trains missing finalists, or one trial further, tests them and exports a better winner."""
+    from flows.cli.output import print_message
     from flows.cli.settings.limits import read_limits
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import read_machine
@@ -42,7 +44,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
 
     callbacks, log_dir = read_callbacks(invocation.values), read_log_dir(invocation.values)
     name = read_name(invocation.values)
-    files = find_search(reach_root(invocation.values), name, time.time(), complain)
+    files = find_search(reach_root(invocation.values), name, time.time(), print_message)
     name = files.name
     machine = read_machine(invocation.values)
     identity = (Records(files).header() or {})["identity"]
@@ -56,7 +58,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
             "with policy=two_stage or policy=warm_final"
         )
     prepared = stored_search(identity, invocation, machine).build()
-    context = engine.open(invocation, machine, name)
+    context = engine.open(invocation.values, machine, name)
     retention = read_retention(invocation.values)
     limits = read_limits(invocation.values)
     pipeline = SearchPipeline(
@@ -69,7 +71,7 @@ def final(invocation: Invocation, engine: Engine) -> int:
         log_dir=log_dir,
         more_epochs=more_epochs,
     )
-    return engine.run(pipeline, context, only_finals=True, callbacks=callbacks)
+    return engine.run(pipeline, context, limits, only_finals=True, callbacks=callbacks)
 
 
 def read_more_epochs(values: Mapping[str, Any]) -> MoreEpochs | None:

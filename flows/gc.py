@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
-from flows.cli.output import complain, show, show_line, tell
+from flows.cli.output import print_message, show, show_line, tell
 from nas.core.errors import HeirloomError, SearchBusyError
 from nas.core.validation import check_bool, check_int
 
@@ -140,7 +140,9 @@ class Collection:
         try:
             return replace(ranking, by=self.tuner.ranked).weights_to_keep(trials)
         except Exception as error:  # of the tuner's code
-            complain(f"no weights of the search stage are deleted, as the tuner can't rank them: {error_line(error)}")
+            print_message(
+                f"no weights of the search stage are deleted, as the tuner can't rank them: {error_line(error)}"
+            )
             in_stage = {trial.number for trial in trials if trial.stage == self.plan.search.name}
             return ranking.weights_to_keep(trials) | in_stage
 
@@ -148,7 +150,7 @@ class Collection:
         from nas.core.lineage import restore_log
         from nas.tuners.base import inheritable
 
-        in_stage = [trial for trial in trials if trial.stage == self.plan.search.name]
+        in_stage = [t for t in trials if t.stage == self.plan.search.name and t.more_epochs is None]
         if self.tuner is None:
             return frozenset(trial.number for trial in in_stage)
         n_slots = self.identity["slots"] if self.identity["deterministic"] else None
@@ -174,7 +176,7 @@ class Collection:
         if reasons:
             show_line(f"weights kept: {', '.join(reasons)}")
         if plan.over_budget is not None:
-            complain(plan.over_budget)
+            print_message(plan.over_budget)
 
 
 def gc(invocation: Invocation) -> int:
@@ -215,7 +217,7 @@ def read_collection(invocation: Invocation) -> Collection:
     if n_finalists is not None:
         check_int("finalists", n_finalists, 1)
     root = reach_stored_root(values)
-    records = Records(find_search(root, name, time.time(), complain))
+    records = Records(find_search(root, name, time.time(), print_message))
     header = read_header(records, name)
     return Collection(
         records=records,
@@ -259,7 +261,7 @@ def _tuner(header: Header, invocation: Invocation) -> Tuner | None:
             problem = Search(problem=stored, tuner=spec).build_problem()
             tuner = spec.build(problem.space, problem.metrics, seed=seed)
     except HeirloomError as error:
-        complain(f"no weights that the tuner may inherit are deleted, since it can't be built: {error}")
+        print_message(f"no weights that the tuner may inherit are deleted, since it can't be built: {error}")
         return None
     return tuner if isinstance(tuner, Tuner) else None
 

@@ -27,7 +27,7 @@ def main() -> int:
     """Runs the command and returns its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports; then the engine handles signals
     from flows.cli.command import MISTAKE, run_command
-    from flows.cli.output import complain, prepare_streams
+    from flows.cli.output import prepare_streams, print_message
     from flows.engine.runner import Engine
     from nas.compat.nni.config import read_experiment
     from nas.compat.nni.parent_rule import ParentRule
@@ -39,7 +39,7 @@ def main() -> int:
         experiment = read_experiment(arguments.config)
         ParentRule.parse(arguments.parents)
     except ConfigurationError as error:
-        complain(str(error))
+        print_message(str(error))
         return MISTAKE
     overrides = _overrides(experiment, arguments.root, arguments.overrides)
     with Engine() as engine:
@@ -49,6 +49,7 @@ def main() -> int:
 def run(invocation: Invocation, experiment: Experiment, engine: Engine, arguments: argparse.Namespace) -> int:
     """Runs the remaining work of the experiment."""
     from flows.cli.output import tell
+    from flows.cli.settings.limits import read_limits
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
@@ -80,11 +81,11 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     for made in filter(None, map(link_path, arguments.map)):
         tell(made)
     tell(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}")
-    context = engine.open(invocation, machine, check_new_name(name))
+    context = engine.open(invocation.values, machine, check_new_name(name))
     retention = read_retention(invocation.values)
     budget = nni_budget(experiment)
     pipeline = SearchPipeline(search.build(), context.records, budget, retention=retention, log_dir=log_dir)
-    return engine.run(pipeline, context, budget_names=BUDGET_NAMES, callbacks=callbacks)
+    return engine.run(pipeline, context, read_limits(invocation.values), budget_names=BUDGET_NAMES, callbacks=callbacks)
 
 
 def _gpus(machine: Machine) -> tuple[int, ...] | None:

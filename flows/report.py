@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import OK, Invocation, run_command
-from flows.cli.output import complain
+from flows.cli.output import print_message
 from flows.views.delivery import Delivery, deliver, open_page
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_bool, check_int
@@ -82,7 +82,7 @@ def report(invocation: Invocation) -> int:
     if request.name is None:
         _list(root, request, now)
     else:
-        files = find_search(root, request.name, now, complain)
+        files = find_search(root, request.name, now, print_message)
         if request.delivery.format == "html" and request.trial is None:
             _show_page(root, lambda: read_snapshot(files, time.time()), request)
         else:
@@ -95,7 +95,7 @@ def _list(root: BlobStore, request: Request, now: float) -> None:
     """Lists the searches under the root."""
     from flows.views.searches import read_searches, search_columns
 
-    searches = read_searches(root, now, complain)
+    searches = read_searches(root, now, print_message)
     if request.delivery.format != "table":
         from nas.views.table import to_csv, to_json, to_table
 
@@ -115,7 +115,7 @@ def _show(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
         from flows.views.terminal import open_console, print_search
 
         if n_left_out := print_search(open_console(), snapshot, all_columns=request.all_columns):
-            complain(f"{n_left_out} columns do not fit in this terminal: use columns=all or format=csv")
+            print_message(f"{n_left_out} columns do not fit in this terminal: use columns=all or format=csv")
     else:
         from nas.views.table import lineage_table, to_csv, to_json
 
@@ -138,7 +138,7 @@ def _show_page(root: BlobStore, read: Callable[[], Snapshot], request: Request) 
         sys.stdout.flush()
         keep_fresh(path, read, snapshot)
     elif request.live:
-        complain(f"{snapshot.name} does not run now ({snapshot.standing}): its page was written once")
+        print_message(f"{snapshot.name} does not run now ({snapshot.standing}): its page was written once")
 
 
 def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
@@ -166,7 +166,7 @@ def _show_trial(root: BlobStore, snapshot: Snapshot, request: Request) -> None:
 def _trial(snapshot: Snapshot, number: int | None) -> Trial:
     if number is None or number not in snapshot.lineage:
         n = len(snapshot.lineage)
-        there = f"its trials are 0 to {n - 1}" if n > 1 else "it has only trial 0" if n else "it has no trial yet"
+        there = {0: "it has no trial yet", 1: "it has only trial 0"}.get(n, f"its trials are 0 to {n - 1}")
         raise ConfigurationError(f"no trial {number} in {snapshot.name}: {there}")
     return snapshot.lineage[number]
 

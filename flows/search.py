@@ -56,7 +56,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
     outside = (prepared.problem.data_arguments - prepared.problem.data_files) | prepared.problem.speed_arguments
     name = search_name(invocation, prepared.default_name, definition, outside)
     check_new_name(name)
-    context = engine.open(invocation, machine, name)
+    context = engine.open(invocation.values, machine, name)
     retention = read_retention(invocation.values)
     limits = read_limits(invocation.values)
     pipeline = SearchPipeline(
@@ -71,7 +71,7 @@ def search(invocation: Invocation, engine: Engine) -> int:
         log_dir=log_dir,
     )
     import_weights(context.records, definition.init)
-    status = engine.run(pipeline, context, callbacks=callbacks)
+    status = engine.run(pipeline, context, limits, callbacks=callbacks)
     invocation.finished.append(name)
     return status
 

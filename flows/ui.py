@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from flows.cli.command import OK, Invocation, run_command
-from flows.cli.output import complain, show_line, tell
+from flows.cli.output import print_message, show_line, tell
 from flows.cli.program import command
 from flows.views.delivery import open_page
 from nas.core.errors import ServerError
@@ -46,9 +46,9 @@ def _mention_what_is_missing() -> None:
     from flows.engine.server import chosen_api_url, server_home
 
     if (url := chosen_api_url()) is not None:
-        complain(f"PREFECT_API_URL is set: searches are shown by the server {url}, and here only those without it")
+        print_message(f"PREFECT_API_URL is set: searches are shown by the server {url}, and here only those without it")
     elif not (server_home() / "prefect.db").exists():
-        complain(f"no search was recorded in {server_home()} yet: start one: {command('search')} +tuner=evolution")
+        print_message(f"no search was recorded in {server_home()} yet: start one: {command('search')} +tuner=evolution")
 
 
 def _serve(server: TemporaryServer, *, opens: bool) -> None:

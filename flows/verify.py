@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import FAILED, OK, Invocation, run_command
-from flows.cli.output import complain, show, show_line
+from flows.cli.output import print_message, show, show_line
 from nas.core.errors import ConfigurationError, SearchNotFoundError
 from nas.core.validation import check_number, first_of, short_repr
 
@@ -81,9 +81,6 @@ def verify(invocation: Invocation) -> int:
     return check(request, reach_root(invocation.values), invocation)
 
 
-# ---- a search
-
-
 def verify_one(name: str, root: BlobStore) -> int:
     """Verifies a search and prints the report."""
     from nas.storage.maintenance.verification import RETRY_S, verify_search
@@ -109,7 +106,7 @@ def _found_name(root: BlobStore, name: str) -> str:
     from nas.core.names import LAST
 
     try:
-        return find_search(root, name, time.time(), complain).name
+        return find_search(root, name, time.time(), print_message).name
     except (CorruptError, SearchNotFoundError):
         if name == LAST or not root.subfolder(name).names("trials"):
             raise
@@ -125,7 +122,7 @@ class _Progress:
     def __call__(self, report: VerificationReport) -> None:
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PROGRESS_S
-            complain(f"{_amount(report)} read")
+            print_message(f"{_amount(report)} read")
 
 
 def _amount(report: VerificationReport) -> str:
@@ -189,9 +186,6 @@ def _stops_search(record: Damage) -> bool:
     return record.state != "missing" or is_needed
 
 
-# ---- a root
-
-
 def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
     """Checks a root and prints the results."""
     from flows.cli.settings.root import read_root
@@ -221,11 +215,12 @@ def check(request: Request, root: BlobStore, invocation: Invocation) -> int:
 
 
 def _with_another_machine(root: BlobStore, wait_s: float) -> Iterator[CheckResult]:
-    from nas.storage.maintenance.backend_checks.two_hosts import check_with_peer, find_peer
+    from nas.storage.maintenance.backend_checks.peer import find_peer
+    from nas.storage.maintenance.backend_checks.two_hosts import check_with_peer
 
-    complain(f"start the same command on the other machine now, with its path of this root; waiting {wait_s:g} s")
+    print_message(f"start the same command on the other machine now, with its path of this root; waiting {wait_s:g} s")
     peer = find_peer(root, wait_s=wait_s)
-    complain("the other machine has joined")
+    print_message("the other machine has joined")
     yield from check_with_peer(peer)
 
 
@@ -285,8 +280,9 @@ def _hints(results: Sequence[CheckResult]) -> Iterator[str]:
 def _ms(value: float | None) -> str:
     if value is None:
         return ""
-    n_digits = 0 if value >= 100 else 1 if value >= 1 else 2
-    return f"{value:,.{n_digits}f}"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if value >= 1 else f"{value:,.2f}"
 
 
 if __name__ == "__main__":

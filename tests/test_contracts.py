@@ -44,6 +44,7 @@ from nas.training.trial_run import TrialRun
 from nas.tuners.base import WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
+from tests.support.image_files import write_cifar10, write_fashion_mnist
 from tests.support.problems import ExportProblem, PlainProblem, ScoreProblem, SizeProblem, network
 from tests.support.rafiki_data import TEMPLATES, table_files
 from tests.support.servers import S3, SECRET
@@ -95,8 +96,7 @@ FEW_MODELS = {
     "smac": {"n_initial_points": 16},
 }
 
-DATA_FILES = {"fashion_mnist": "fashion_mnist", "cifar10": "cifar10/cifar10_subset_5k_1k.npz"}
-TRAINED = (*DATA_FILES, "cells", "digits", "language", "rafiki", "squad")
+TRAINED = ("cells", "cifar10", "digits", "fashion_mnist", "language", "rafiki", "squad")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in TRAINED else name for name in PROBLEMS]
 
 
@@ -219,11 +219,11 @@ def test_problem(name: str, tmp_path: Path) -> None:
     """The problem trains, follows its policies, and passes on weights to the bit."""
     content = PROBLEMS[name]
     changes: dict[str, Any] = {}
-    if name in DATA_FILES:
-        if not (place := DATA / DATA_FILES[name]).exists():
-            pytest.skip(f"no data for {name} at {place}; set HEIRLOOM_DATA to the folder that holds it")
-        changes["data_root" if name == "fashion_mnist" else "data_file"] = str(place)
-        changes |= {"space": "blocks"} if name == "fashion_mnist" else {"n_epochs": 2}
+    if name == "cifar10":
+        changes = {"data_file": str(write_cifar10(tmp_path / "random.npz")), "n_epochs": 2}
+    if name == "fashion_mnist":
+        write_fashion_mnist(tmp_path)
+        changes = {"data_root": str(tmp_path), "space": "blocks"}
     if name in TABLES:
         if not (table := DATA / TABLES[name]).is_file():
             pytest.skip(f"no table for {name} at {table}; set HEIRLOOM_DATA to the folder that holds it")

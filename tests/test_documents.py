@@ -177,7 +177,7 @@ def test_readme_has_the_search_command() -> None:
 
 
 def test_api_pages_are_made_from_the_public_names() -> None:
-    """No public name of `nas` lacks an entry; ``python -m tests.support.api_pages`` mends it."""
+    """No public name of `nas` lacks an entry; ``python -m tests.support.api_pages`` fixes it."""
     shown = {path.name: path.read_text() for path in api_pages.FOLDER.glob("*.md")}
     named = [name for text in shown.values() for name in re.findall(r"^::: nas\.(\w+)$", text, re.MULTILINE)]
 

@@ -54,7 +54,7 @@ def test_options_are_those_of_the_configuration(config: str) -> None:
 
 @pytest.mark.parametrize("path", [PAGE, CHOICES], ids=lambda path: path.stem)
 def test_tables_are_made_from_the_configuration(path: Path) -> None:
-    """No option is missing and no default or meaning differs; ``python -m tests.support.options_page`` mends it."""
+    """No option is missing and no default or meaning differs; ``python -m tests.support.options_page`` fixes it."""
     page = path.read_text()
 
     assert with_tables(page) == page

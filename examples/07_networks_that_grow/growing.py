@@ -35,7 +35,7 @@ class GrowingDigits(Problem):
         return self.score(network, *self.parts[1])
 
     def score(self, network, x, y):
-        return {"accuracy": (network.eval()(x).argmax(1) == y).float().mean()}
+        return {"accuracy": (network.eval().cpu()(x).argmax(1) == y).float().mean()}
 
     def test(self, run):
         return self.score(run.restore(self.build(run.point)), *self.parts[2])

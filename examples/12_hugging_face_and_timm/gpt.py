@@ -73,7 +73,7 @@ class Gpt(nas.Problem):
         return model.eval()(input_ids=windows, labels=windows).loss.item()
 
     def test(self, run):
-        return {"loss": self.loss(run.restore(build(run.point)), 2)}
+        return {"loss": self.loss(run.restore(build(run.point)).cpu(), 2)}
 
     def export(self, run):
         return Logits(run.restore(build(run.point))).eval(), (self.part(1)[: 2 * CONTEXT].view(2, CONTEXT),)

@@ -54,7 +54,7 @@ class Vit(nas.Problem):
         return (model.eval()(x).argmax(1) == y).float().mean().item()
 
     def test(self, run):
-        return {"accuracy": self.accuracy(run.restore(build(run.point)), 2)}
+        return {"accuracy": self.accuracy(run.restore(build(run.point)).cpu(), 2)}
 
     def export(self, run):
         return run.restore(build(run.point)).eval(), (self.part(0)[0][:2],)

@@ -19,7 +19,7 @@ from flows.cli.job_process import JobCommand, JobResult, job_orders, return_sear
 from flows.cli.multirun import FinishedJob, job_label, run_jobs, tell_failures
 from flows.cli.only_options import no_such_tuner, value_of
 from flows.cli.options import CONF, keys_of
-from flows.cli.output import complain, prepare_streams, run_printing, show, tell
+from flows.cli.output import prepare_streams, print_message, run_printing, show, tell
 from flows.cli.overrides import BUILT, Arguments, choices_of, explain, groups_of, help_text, unknown_key
 from flows.cli.program import module_words, this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
@@ -101,7 +101,7 @@ def _run_jobs(
     try:
         arguments = Arguments.read(config, sys.argv[1:] if argv is None else argv)
     except ConfigurationError as error:
-        complain(str(error))
+        print_message(str(error))
         return MISTAKE
     if arguments.wants_help:
         show(help_text(config))
@@ -117,13 +117,13 @@ def _run_jobs(
         _conclude(jobs, after)
     except KeyboardInterrupt:
         if job.status <= 128:  # else the job has told
-            complain(f"interrupted (SIGINT). Run again: {this_command()}")
+            print_message(f"interrupted (SIGINT). Run again: {this_command()}")
         statuses.append(130)
     except ConfigurationError as error:
-        complain(str(error))
+        print_message(str(error))
         statuses.append(MISTAKE)
     except Exception as error:  # raised by Hydra: ``job`` catches its own errors
-        complain(explain(error, config, arguments.overrides))
+        print_message(explain(error, config, arguments.overrides))
         statuses.append(MISTAKE)
     return max(*statuses, job.status)
 
@@ -305,21 +305,21 @@ def _status_of(body: Callable[[], int], before: str) -> int:
     try:
         return run_printing(body)
     except SearchInterruptedError as error:
-        complain(f"{before}{error}")
+        print_message(f"{before}{error}")
         return 128 + error.signal if error.signal else FAILED
     except ConfigurationError as error:
-        complain(f"{before}{error}")
+        print_message(f"{before}{error}")
         return MISTAKE
     except HeirloomError as error:
         for frames in getattr(error, "__notes__", ()):  # of a user's code in a worker
             tell(frames.rstrip())
-        complain(f"{before}{error}")
+        print_message(f"{before}{error}")
         return FAILED
     except BaseException as error:
         raise_ctrl_c(error)
         if is_of_users_code(error):
             tell(frames_of(error).rstrip())
-            complain(f"{before}{error_line(error)}")
+            print_message(f"{before}{error_line(error)}")
         elif isinstance(error, SystemExit):
             raise
         else:

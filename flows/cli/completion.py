@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from flows.cli.options import CONF
-from flows.cli.output import complain, show
+from flows.cli.output import print_message, show
 
 FLAGS = ("-sc", "--shell-completion")
 """Hydra's option: ``install=bash`` prints a script that asks ``query=bash`` with the line in ``COMP_LINE``."""
@@ -31,7 +31,7 @@ def run_completion(commands: Mapping[str, str], main_of: Callable[[str], Callabl
     """
     request = sys.argv[2] if len(sys.argv) > 2 else ""
     if not re.fullmatch(f"(install|uninstall|query)=({'|'.join(SHELLS)})", request):
-        complain(f"--shell-completion {request}: must be install=SHELL, with one of {', '.join(SHELLS)}")
+        print_message(f"--shell-completion {request}: must be install=SHELL, with one of {', '.join(SHELLS)}")
         return 2
     if not request.startswith("query="):
         return main_of(SCRIPTS_BY)()

@@ -69,24 +69,25 @@ class JobCommand:
 
     def _run(self, parent: int) -> JobResult:
         with tempfile.TemporaryDirectory(prefix="heirloom-job-") as folder:
-            place = Path(folder)
-            (place / "orders.json").write_text(json.dumps(self.orders))
-            with (place / "out").open("wb") as out:
-                process = self._start(place, out)
+            exchange_folder = Path(folder)
+            (exchange_folder / "orders.json").write_text(json.dumps(self.orders))
+            output = exchange_folder / "out"
+            with output.open("wb") as out:
+                process = self._start(exchange_folder, out)
                 assert process.stdin is not None
                 lines = threading.Thread(target=self._forward, args=(process.stderr,), daemon=True)
                 lines.start()
                 status = _wait(process, parent)
                 lines.join(1.0)
-            result = place / "result.json"
+            result = exchange_folder / "result.json"
             search = json.loads(result.read_text())["search"] if result.exists() else None
-            return JobResult(status, search, (place / "out").read_text(encoding="utf-8", errors="backslashreplace"))
+            return JobResult(status, search, output.read_text(encoding="utf-8", errors="backslashreplace"))
 
-    def _start(self, place: Path, out: IO[bytes]) -> subprocess.Popen[str]:
+    def _start(self, exchange_folder: Path, out: IO[bytes]) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, *self.words],
             cwd=self.folder,
-            env={**os.environ, VARIABLE: str(place)},
+            env={**os.environ, VARIABLE: str(exchange_folder)},
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.PIPE,
@@ -126,19 +127,19 @@ def _status(process: subprocess.Popen[str]) -> int | None:
 @cache
 def job_orders() -> dict[str, Any] | None:
     """Returns the orders of the launcher's process that started this command, or None."""
-    place = os.environ.get(VARIABLE)
-    if place is None:
+    exchange_folder = os.environ.get(VARIABLE)
+    if exchange_folder is None:
         return None
     os.environ.pop(VARIABLE)  # it is not for processes that this one starts
-    orders: dict[str, Any] = json.loads((Path(place) / "orders.json").read_text())
+    orders: dict[str, Any] = json.loads((Path(exchange_folder) / "orders.json").read_text())
     threading.Thread(target=_stop_with_launcher, daemon=True).start()
-    return {**orders, "place": place}
+    return {**orders, "exchange_folder": exchange_folder}
 
 
 def return_search(search: str | None) -> None:
     """Returns the name of the search to the launcher's process, if there is one."""
     if (orders := job_orders()) is not None:
-        (Path(orders["place"]) / "result.json").write_text(json.dumps({"search": search}))
+        (Path(orders["exchange_folder"]) / "result.json").write_text(json.dumps({"search": search}))
 
 
 def _stop_with_launcher() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.job_process import JobResult
 from flows.cli.options import CONF
-from flows.cli.output import complain
+from flows.cli.output import print_message
 from flows.cli.overrides import Arguments
 from nas.core.errors import ConfigurationError
 from nas.views.formatting import count, masked
@@ -76,4 +76,6 @@ def tell_failures(jobs: Sequence[FinishedJob]) -> None:
     """Prints a line that names the jobs that failed, if there are several jobs."""
     failed = [job.label for job in jobs if job.result.status]
     if failed and len(jobs) > 1:
-        complain(f"{len(failed)} of {count(len(jobs), 'job')} failed: {', '.join(failed)}. Run again to repeat them")
+        print_message(
+            f"{len(failed)} of {count(len(jobs), 'job')} failed: {', '.join(failed)}. Run again to repeat them"
+        )

@@ -26,7 +26,7 @@ def tell(text: object) -> None:
     print(clean(without_passwords(str(text))), file=sys.stderr, flush=True)
 
 
-def complain(line: str) -> None:
+def print_message(line: str) -> None:
     """Prints one line of Heirloom on standard error."""
     tell("heirloom: " + one_line(line))
 

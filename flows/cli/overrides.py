@@ -252,8 +252,9 @@ def groups_of(config: str) -> list[str]:
     """Returns the configuration groups of a command."""
     listed = re.findall(r"^  - (?:optional )?(\w+):", page_of(config), re.MULTILINE)
     listed = [group for group in listed if group != "hydra"]
-    added = [] if "problem" not in listed else ["tuner", "experiment"] if config == "search" else ["tuner"]
-    return [*added[:1], *listed, *added[1:]]
+    if "problem" not in listed:
+        return listed
+    return ["tuner", *listed, *(["experiment"] if config == "search" else [])]
 
 
 def explain(error: Exception, config: str, overrides: Sequence[str]) -> str:
@@ -299,11 +300,23 @@ def _question(given: str, known: Sequence[str]) -> str:
 
 
 def unknown_key(key: str, config: str) -> str:
-    """Returns the error line for a key that no code reads."""
+    """Returns the error line for a key that the chosen configuration does not have."""
+    group = re.split("[./]", key)[0]
+    if others := [f"{group}={choice}" for choice in choices_of(group, config) if _has_key(f"{group}/{choice}", key)]:
+        return f"{key}: is no key of the chosen {group}. Choose {' or '.join(others)}, or leave it out"
     known = _names_of_keys(config)
     near = near_names(key, known, n=1, cutoff=0.75)
     meant = [known[name] for name in near if known[name] != key]
     return f"unknown key {key}{did_you_mean(key, meant, cutoff=0)} ({command(config)} --help shows all keys)"
+
+
+def _has_key(page: str, key: str) -> bool:
+    """Returns whether a choice has an option, a table or an inner group (``runner/cluster``)."""
+    keys = [option.key for option in options_of(page)]
+    if any(f"{name}.".startswith(f"{key}.") for name in keys):
+        return True
+    _, slash, inner = key.partition("/")
+    return slash != "" and f"- {inner}:" in page_of(page)
 
 
 def _names_of_keys(config: str) -> dict[str, str]:

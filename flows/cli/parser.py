@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import NoReturn
 
-from flows.cli.output import complain, prepare_streams, run_printing
+from flows.cli.output import prepare_streams, print_message, run_printing
 from nas.core.errors import ConfigurationError, HeirloomError
 
 
@@ -25,8 +25,8 @@ def run_plain(body: Callable[[], int]) -> int:
     try:
         return run_printing(body)
     except ConfigurationError as error:
-        complain(str(error))
+        print_message(str(error))
         return 2
     except HeirloomError as error:
-        complain(str(error))
+        print_message(str(error))
         return 1

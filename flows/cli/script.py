@@ -31,7 +31,7 @@ NOTES = (
 def run_script() -> int:
     """Runs the command that the first argument names, and returns its exit status."""
     from flows.cli.completion import FLAGS, run_completion
-    from flows.cli.output import complain, run_printing
+    from flows.cli.output import print_message, run_printing
 
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
@@ -43,7 +43,7 @@ def run_script() -> int:
     if name not in COMMANDS:
         from nas.core.validation import did_you_mean
 
-        complain(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")
+        print_message(f"unknown command {name!r}: must be one of {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")
         return 2
     del sys.argv[1]
     return _main_of(name)()

@@ -63,11 +63,15 @@ def trusted_spec(
     else:
         refused = _untrusted(spec, unnamed)
     if refused:
-        is_code, is_data = (bool(refused & _declared(kind, spec)) for kind in ("code", "data"))
-        kind, does = ("code", "runs") if is_code else ("data", "reads") if is_data else ("text", "gets")
+        kind, does = "text", "gets"
+        if refused & _declared("code", spec):
+            kind, does = "code", "runs"
+        elif refused & _declared("data", spec):
+            kind, does = "data", "reads"
+        remedy = " ".join(_words(group, spec, unnamed, refused))
         raise ConfigurationError(
             f"the search's record names {kind} that its {group} {does}, but a shared disk is not trusted with {kind}: "
-            f"add {' '.join(_words(group, spec, unnamed, refused))}{'' if is_trusted else ' or trust=true'}"
+            f"add {remedy}{'' if is_trusted else ' or trust=true'}"
         )
     return spec
 

@@ -42,8 +42,8 @@ def check_cluster(machine: Machine) -> None:
     """
     if machine.dask is not None and machine.dask.address is not None:
         _connect(machine.dask.address).close()
-    if machine.ray is not None and machine.ray.address not in (None, "auto"):
-        _check_head(str(machine.ray.address))
+    if machine.ray_address is not None and machine.ray_address != "auto":
+        _check_head(machine.ray_address)
 
 
 def open_dask_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) -> DaskPool:
@@ -83,8 +83,7 @@ def open_ray_pool(machine: Machine, runtime: RuntimeSpec, progress: Progress) ->
     """Returns a pool on the cluster of ``runner.address``, or on this machine."""
     from nas.executors.ray_pool import RayCluster, RayPool
 
-    assert machine.ray is not None  # read_machine saw to it
-    address = machine.ray.address
+    address = machine.ray_address
     if address is None:
         progress.say("starting Ray on this machine")
     cluster = RayCluster(
@@ -138,10 +137,10 @@ def _check_certificates(address: str) -> None:
 
 def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | None]:
     """Starts the cluster; a batch system's jobs are to be watched."""
-    wishes = machine.dask
-    assert wishes is not None
-    arguments, n_workers = dict(wishes.arguments), wishes.n_workers(machine.slots)
-    if wishes.is_local:
+    settings = machine.dask
+    assert settings is not None
+    arguments, n_workers = dict(settings.arguments), settings.n_workers(machine.slots)
+    if settings.is_local:
         arguments = {"n_workers": n_workers, **arguments}
         if variables := worker_environment(runtime.url, runtime.options):
             arguments["env"] = {**arguments.get("env", {}), **variables}
@@ -149,18 +148,18 @@ def _start(machine: Machine, runtime: RuntimeSpec) -> tuple[Client, BatchJobs | 
     # Ctrl-C is the driver's: threads and processes of the cluster inherit the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
-        return _client_of(Spec(wishes.target, arguments).call(), wishes, n_workers)
+        return _client_of(Spec(settings.target, arguments).call(), settings, n_workers)
     except HeirloomError:
         raise
     except Exception as error:  # of any package that has a cluster
         why = " ".join(str(error).split())
         kind = ConfigurationError if isinstance(error, TypeError | ValueError) else ServerError
-        raise kind(f"runner.cluster._target_={wishes.target}: can't start: {type(error).__name__}: {why}") from error
+        raise kind(f"runner.cluster._target_={settings.target}: can't start: {type(error).__name__}: {why}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _client_of(cluster: Any, wishes: DaskCluster, n_workers: int) -> tuple[Client, BatchJobs | None]:
+def _client_of(cluster: Any, settings: DaskCluster, n_workers: int) -> tuple[Client, BatchJobs | None]:
     """Lets a cluster grow and returns its client. Closes the cluster if that fails."""
     import dask.config
     from distributed import Client
@@ -168,17 +167,17 @@ def _client_of(cluster: Any, wishes: DaskCluster, n_workers: int) -> tuple[Clien
     from nas.executors.batch_jobs import BatchJobs
 
     try:
-        if wishes.adapt is not None and not _is_scalable(cluster):
+        if settings.adapt is not None and not _is_scalable(cluster):
             raise ConfigurationError(
-                f"runner.adapt={dict(wishes.adapt)}: must be null with {wishes.target}, which starts all workers at "
-                "once. Leave it out."
+                f"runner.adapt={dict(settings.adapt)}: must be null with {settings.target}, which starts all workers "
+                "at once. Leave it out."
             )
         jobs = BatchJobs(cluster) if hasattr(cluster, "job_cls") else None
         timeout = LOST_WORKER_TIMEOUT if jobs is None else LOST_JOB_TIMEOUT
         dask.config.set({"distributed.deploy.lost-worker-timeout": timeout})
-        if wishes.adapt is not None:
-            cluster.adapt(**wishes.adapt)
-        elif not wishes.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job
+        if settings.adapt is not None:
+            cluster.adapt(**settings.adapt)
+        elif not settings.is_local and _is_scalable(cluster):  # ``scale`` would not replace a lost job
             cluster.adapt(minimum=n_workers, maximum=n_workers)
         return Client(cluster, timeout=CONNECT_TIMEOUT_S, set_as_default=False), jobs
     except BaseException:

@@ -1,11 +1,10 @@
-"""Folder, records, machine and command line of a search that runs."""
+"""Folder, records and machine of a search that runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from flows.cli.command import Invocation
 from flows.cli.settings.machine import Machine
 from flows.cli.trusted_code import repeated_words
 from nas.core.lineage import Lineage
@@ -24,7 +23,6 @@ class SearchContext:
     options: dict[str, Any]
     records: Records
     machine: Machine
-    invocation: Invocation
 
     def print_summary(self, pipeline: SearchPipeline, summary: Summary, *, ended_by_tuner: bool) -> None:
         """Prints the search's result on standard output."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.command import OK, Invocation
-from flows.cli.output import complain, show_line, tell
+from flows.cli.command import OK
+from flows.cli.output import print_message, show_line, tell
 from flows.cli.program import command, this_command
-from flows.cli.settings.limits import Limits, read_limits
+from flows.cli.settings.limits import Limits
 from flows.cli.settings.machine import Machine
 from flows.cli.settings.root import reach_root, read_root
 from flows.cli.settings.runners import KILLABLE, WITH_PREFECT
@@ -28,7 +28,6 @@ from flows.engine.signals import SignalHandler
 from flows.views.summary import failure_of
 from nas.callbacks.base import Callback
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
-from nas.core.redaction import without_passwords
 from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
@@ -111,27 +110,28 @@ class Engine:
             use_server(url)
         self._api_url = url
 
-    def open(self, invocation: Invocation, machine: Machine, name: str) -> SearchContext:
+    def open(self, values: Mapping[str, Any], machine: Machine, name: str) -> SearchContext:
         """Opens the search's folder under ``storage.root`` and writes nothing.
 
         Raises:
             ConfigurationError: the root is invalid or can't be used with the runner.
         """
-        root, options = read_root(invocation.values)
-        files = reach_root(invocation.values)
+        root, options = read_root(values)
+        files = reach_root(values)
         if files.in_process and machine.runner in KILLABLE:
             raise ConfigurationError(
-                f"storage.root={without_passwords(root)}: exists in one process only, "
+                f"storage.root={root}: exists in one process only, "
                 f"but runner={machine.runner} uses several: "
                 "add runner=debug or runner=threads, or choose another root"
             )
         records = Records(files.subfolder(name))
-        return SearchContext(name, root, search_url(root, records.files), options, records, machine, invocation)
+        return SearchContext(name, root, search_url(root, records.files), options, records, machine)
 
     def run(
         self,
         pipeline: SearchPipeline,
         context: SearchContext,
+        limits: Limits,
         *,
         only_finals: bool = False,
         budget_names: Mapping[str, str] | None = None,
@@ -142,6 +142,7 @@ class Engine:
         Args:
             pipeline: The search's pipeline.
             context: The search's folder and settings.
+            limits: The limits of the session.
             only_finals: Whether trials of the search stage are left out.
             budget_names: The user's names for parts of the budget, if they are not ``budget.trials`` and so on.
             callbacks: Observe the search.
@@ -149,7 +150,6 @@ class Engine:
         prepared, records = pipeline.prepared, context.records
         if context.machine.runner == "simulated":
             check_simulated(prepared.problem)
-        limits = read_limits(context.invocation.values)
         end = None
         if is_begun := records.header() is not None:
             claim_identity(records, prepared)
@@ -157,7 +157,7 @@ class Engine:
             end = None if is_left else pipeline.ended_by()
         is_finished = pipeline.has_finals() if only_finals else end is not None
         code = session_code(
-            records, prepared, allow_changes=limits.code_may_change, is_finished=is_finished, notify=complain
+            records, prepared, allow_changes=limits.code_may_change, is_finished=is_finished, notify=print_message
         )
         if only_finals:
             if is_finished:
@@ -223,6 +223,7 @@ class Engine:
         wanted = pipeline.n_trials_by_stage(trials, n_trials)
         done = [trial for trial in trials if trial.is_finished]
         with Progress(pipeline.prepared.problem.metrics, wanted, trials) as progress:
+            progress.limit_hours(pipeline.hours_left())
             if prepared.left_out:
                 names = ", ".join(sorted(prepared.left_out))
                 progress.note(f"policies skipped, not declared by the problem: {names}")

@@ -6,39 +6,34 @@ This one is a child process with its own session and log. It ends when a pipe fr
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import http.client
-import logging
 import os
 import re
 import secrets
-import select
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from nas.core.errors import ConfigurationError, ServerError
 from nas.core.redaction import public_line
+from nas.storage.mounts import find_mount
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     import httpx
-    from prefect.server.database import PrefectDBInterface
 
 _NETWORK_FILE_SYSTEMS = re.compile("afs|beegfs|ceph|cifs|fuse.glusterfs|fuse.sshfs|gfs2|gpfs|lustre|nfs4?|smb.*|wekafs")
-# PREFECT__SERVER_EPHEMERAL, PREFECT__SERVER_FINAL and the factory in _serve are private names, taken from Prefect's
-# SubprocessASGIServer (prefect/server/api/server.py, 3.8.8). Because of them pyproject.toml bounds prefect.
+# PREFECT__SERVER_EPHEMERAL, PREFECT__SERVER_FINAL and the factory in server_main.py are private names, taken from
+# Prefect's SubprocessASGIServer (prefect/server/api/server.py, 3.8.8). Because of them pyproject.toml bounds prefect.
 _SERVER_SETTINGS = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
@@ -60,11 +55,7 @@ _UI_SETTINGS = {
 }
 START_S = 180.0
 """Longest start of a server: the first in a home takes a minute on busy machines."""
-_TURN_S = 150.0
-"""Longest wait for the migrations of another server in the same home."""
 _LOG_DAYS = 7
-_NICENESS = 10
-"""Niceness of the started server, which takes 20 ms for a task run."""
 
 
 def server_home() -> Path:
@@ -127,7 +118,7 @@ class TemporaryServer:
                 _forget_old_logs(self._home / "logs")
                 with self.log_path.open("ab") as log:
                     self._child = subprocess.Popen(
-                        [sys.executable, "-m", "flows.engine.server", str(listener.fileno()), str(os.getpid())],
+                        [sys.executable, "-m", "flows.engine.server_main", str(listener.fileno()), str(os.getpid())],
                         stdin=subprocess.PIPE,
                         stdout=log,
                         stderr=log,
@@ -353,11 +344,8 @@ def _forget_old_logs(folder: Path) -> None:
 
 def _is_on_network(folder: Path) -> bool:
     """Returns whether a folder, made or not, is on a network file system; False without /proc."""
-    lines = (line.split() for line in _text(Path("/proc/mounts")).splitlines())
-    kinds = {where: kind for _, where, kind, *_ in lines}  # the last of several mounts on one folder is the visible one
-    folder = folder.resolve()
-    kind = next((kinds[str(place)] for place in (folder, *folder.parents) if str(place) in kinds), "")
-    return _NETWORK_FILE_SYSTEMS.fullmatch(kind) is not None
+    mount = find_mount(str(folder))
+    return mount is not None and _NETWORK_FILE_SYSTEMS.fullmatch(mount.kind) is not None
 
 
 def _is_healthy(api_url: str) -> bool:
@@ -400,91 +388,3 @@ def _value(tree: object, *keys: object) -> object:
     for key in keys:
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
-
-
-def _serve(listener_fd: int, driver_pid: int) -> None:
-    """Serves in the child process until the driver ends."""
-    threading.Thread(target=_end_with, args=(driver_pid,), daemon=True).start()  # before the long import
-
-    import uvicorn
-
-    # Python shows them for the main module, which is this one. They are SQLAlchemy's.
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            # Of two first migrations of one new database at the same time, one failed in 2 of 3 tries.
-            with _turn(Path("start.lock"), timeout_s=_TURN_S):
-                await super().startup(sockets)
-            os.nice(_NICENESS)
-            self.pruning = asyncio.create_task(_prune())
-
-    factory = "prefect.server.api.server:create_app"
-    server = Server(uvicorn.Config(factory, factory=True, log_level="error", lifespan="on"))
-    server.run(sockets=[socket.socket(fileno=listener_fd)])
-    sys.exit(not server.started)
-
-
-async def _prune() -> None:
-    """Deletes old flow runs from the database, as Prefect's service does in other servers."""
-    from prefect.server.database import provide_database_interface
-    from prefect.server.services.db_vacuum import vacuum_old_flow_runs
-
-    try:
-        await _end_interrupted(provide_database_interface())
-        await vacuum_old_flow_runs(db=provide_database_interface())
-    except Exception:  # the next start tries again
-        logging.getLogger("heirloom").exception("old flow runs were not deleted")
-
-
-async def _end_interrupted(db: PrefectDBInterface) -> None:
-    """Marks as CRASHED the old flow runs of interrupted commands, since only ended ones are deleted.
-
-    A flow run whose task runs still change is left alone.
-    """
-    import sqlalchemy as sa
-    from prefect.server.schemas.states import StateType
-    from prefect.settings import get_current_settings
-    from prefect.types._datetime import now
-
-    old = now("UTC") - get_current_settings().server.services.db_vacuum.retention_period
-    changing = sa.exists().where(db.TaskRun.flow_run_id == db.FlowRun.id, db.TaskRun.updated > old)
-    interrupted = sa.and_(db.FlowRun.end_time.is_(None), db.FlowRun.created < old, ~changing)
-    ended = {"state_type": StateType.CRASHED, "state_name": "Crashed", "end_time": db.FlowRun.created}
-    async with db.session_context(begin_transaction=True) as session:
-        await session.execute(
-            sa.update(db.FlowRun).where(interrupted).values(ended).execution_options(synchronize_session=False)
-        )
-
-
-def _end_with(driver_pid: int) -> None:
-    # The parent is checked as well, because a process that the driver forks (a loader's worker) keeps the pipe open.
-    while os.getppid() == driver_pid:
-        if select.select([0], [], [], 0.5)[0] and not os.read(0, 1):
-            break
-    os._exit(0)  # a regular shutdown takes seconds and saves nothing; SQLite's log survives a kill
-
-
-@contextlib.contextmanager
-def _turn(lock: Path, timeout_s: float) -> Iterator[None]:
-    """Holds a lock after waiting for it, at most ``timeout_s``.
-
-    The kernel releases the lock of an ended process. After the timeout the caller goes on without the lock.
-    """
-    import fcntl
-
-    deadline = time.monotonic() + timeout_s
-    with lock.open("ab") as file:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.1)
-            except OSError:
-                break  # a file system without locks
-        yield
-
-
-if __name__ == "__main__":
-    _serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.cli.settings.limits import Limits
@@ -18,10 +18,8 @@ from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerPool
 from nas.executors.simulated import SimulatedExecutor
-from nas.search.controller import ControllerSettings
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
-from nas.storage.search_records import code_id
 from nas.training.messages import RuntimeSpec
 from nas.views.progress import Progress
 
@@ -43,20 +41,13 @@ class SessionRun:
 
     def runtime(self) -> RuntimeSpec:
         """Returns the settings of worker processes."""
-        prepared, machine = self.pipeline.prepared, self.context.machine
-        return RuntimeSpec(
-            problem=prepared.search.problem,
-            url=self.context.url,
-            options=self.context.options,
-            code=prepared.code["problem"],
-            session=self.session,
+        machine = self.context.machine
+        return replace(
+            self.pipeline.runtime(self.context.url, self.context.options, self.session),
             device=machine.device,
             gpus_per_trial=machine.gpus_per_trial,
             n_threads=machine.n_threads,
-            has_stopper=prepared.stopper is not None,
-            jobs_request_trials=prepared.jobs.requests_trials,
             resume_every_s=self.limits.resume_every_s,
-            log_dir=self.pipeline.log_dir,
         )
 
     def executor(self, pool: WorkerPool) -> LocalExecutor | SimulatedExecutor:
@@ -82,7 +73,7 @@ class SessionRun:
             from flows.engine.clusters import open_dask_pool
 
             return open_dask_pool(machine, self.runtime(), self.progress)
-        if machine.ray is not None:
+        if machine.runner == "ray":
             from flows.engine.clusters import open_ray_pool
 
             return open_ray_pool(machine, self.runtime(), self.progress)
@@ -91,20 +82,6 @@ class SessionRun:
         from nas.executors.process_pool import ProcessPool
 
         return ProcessPool(self.runtime(), machine.slots, gpus=machine.gpus, trial_timeout_s=machine.trial_timeout_s)
-
-    def settings(self) -> ControllerSettings:
-        """Returns the settings of the controller."""
-        search = self.pipeline.prepared.search
-        return ControllerSettings(
-            seed=search.seed,
-            budget=self.pipeline.budget,
-            on_missing_weights=search.on_missing_weights,
-            deterministic=search.deterministic,
-            max_attempts=self.limits.max_attempts,
-            max_failures=self.limits.max_failures,
-            jobs=self.pipeline.prepared.jobs,
-            code=code_id(self.code["code"]["problem"]),
-        )
 
     def run(
         self,
@@ -119,12 +96,15 @@ class SessionRun:
 
         The search stays busy while a trial that ignored its stop runs in this process, at most until the process ends.
         """
-        machine = self.context.machine
+        machine, limits = self.context.machine, self.limits
+        settings = self.pipeline.controller_settings(self.code)
+        settings = replace(settings, max_attempts=limits.max_attempts, max_failures=limits.max_failures)
         lease = SearchLease(
             self.context.records,
-            settings=self.pipeline.settings(machine.runner, machine.slots, only_finals=self.only_finals),
+            settings=self.pipeline.session_settings(machine.runner, machine.slots, only_finals=self.only_finals),
             code=self.code,
-            takeover=self.limits.takeover,
+            number=self.session,  # which the workers write into their records
+            takeover=limits.takeover,
             on_takeover=lambda why: executor.post(StopRequested(why)),
             flow_run=flow_run,
             notify=self.progress.note,
@@ -136,9 +116,9 @@ class SessionRun:
                 self.pipeline.run(
                     executor,
                     lease,
-                    self.settings(),
+                    settings,
                     only_finals=self.only_finals,
-                    retries=self.limits.retries_failed,
+                    retries=limits.retries_failed,
                     observe=observe,
                     callbacks=self.callbacks,
                 )

@@ -7,7 +7,6 @@ Prefect records a future passed as an argument as nesting while its parent runs,
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.views.formatting import failure_line
 
 
-class Call:
+class TaskBody:
     """The body of a task run, as an opaque object: Prefect would walk through plain data."""
 
     def __init__(self, body: Callable[[], Event | None]) -> None:
@@ -40,23 +39,6 @@ class Call:
     def __call__(self) -> State[Any]:
         """Runs the body and returns the state that Prefect shows."""
         return state_of(self._body())
-
-
-class PostingAttempt:
-    """The attempt of a task run, which posts its end before Prefect ends the run."""
-
-    def __init__(self, pool: WorkerPool, assignment: Assignment, post: Callable[[Event], None]) -> None:
-        self._pool = pool
-        self._assignment = assignment
-        self._post = post
-        self.has_ended = False
-
-    def __call__(self) -> Event:
-        """Runs the attempt, posts its end and returns it."""
-        event = run_attempt(self._pool, self._assignment, self._post)
-        self.has_ended = True
-        self._post(event)
-        return event
 
 
 def state_of(event: Event | None) -> State[Any]:
@@ -82,9 +64,9 @@ def state_of(event: Event | None) -> State[Any]:
 # The name is an argument and the tags come from a context, because with_options costs 1.5 ms per task. Retries are 0
 # for users with PREFECT_TASKS_DEFAULT_RETRIES: Prefect would also repeat a task that returns Failed.
 @task(name="trial", task_run_name="{name}", retries=0, cache_policy=NO_CACHE, persist_result=False)
-def run_trial(name: str, donors: list[str], call: Call) -> State[Any]:
+def run_trial(name: str, donors: list[str], body: TaskBody) -> State[Any]:
     """Runs one trial, from its donors' checkpoints (plain references) to its durable result."""
-    return call()
+    return body()
 
 
 class PrefectExecutor(EventQueue):
@@ -105,10 +87,6 @@ class PrefectExecutor(EventQueue):
         self._job_trials = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-answer")
         self._task_runs = TrialTaskRuns(max_late=2 * slots)
 
-    def now_s(self) -> float:
-        """Returns seconds on the system's monotonic clock."""
-        return time.monotonic()
-
     def task_run_of(self, trial: int) -> str | None:
         """Returns the id of the task run of a trial that was submitted last."""
         return self._task_runs.id_of(trial)
@@ -116,22 +94,25 @@ class PrefectExecutor(EventQueue):
     def submit(self, assignment: Assignment) -> None:
         """Submits the task run ``trial-0042`` with an edge from each parent and donor."""
         trial, donors = assignment.trial, assignment.donors
-        attempt = PostingAttempt(self._pool, assignment, self.post)
+        has_ended = threading.Event()
+
+        def attempt() -> Event:
+            event = run_attempt(self._pool, assignment, self.post)
+            has_ended.set()
+            self.post(event)  # before Prefect ends the task run
+            return event
+
         names = [f"{d.donor}: {d.checkpoint.manifest.path} {d.checkpoint.manifest.digest}" for d in donors]
-        future = self._submit(trial, Call(self._begin(attempt, trial.job)), names)
+        body: Callable[[], Event] = attempt
+        if self._pool.has_job(trial.job):  # a job that waits for the trial gets it before Prefect starts the task run
+            body = self._job_trials.submit(attempt).result
+        future = self._submit(trial, TaskBody(body), names)
 
         def check_end(_: TrialFuture) -> None:
-            if not attempt.has_ended:
+            if not has_ended.is_set():
                 self.post(ExecutorFailed(_never_ran(future, trial), trial.job))
 
         future.add_done_callback(check_end)
-
-    def _begin(self, attempt: PostingAttempt, job: int) -> Callable[[], Event]:
-        """Returns the body of a trial's task run.
-
-        A job that waits for the trial gets it at once, before Prefect starts the task run.
-        """
-        return self._job_trials.submit(attempt).result if self._pool.has_job(job) else attempt
 
     def next_event(self, until_s: float | None) -> Event | None:
         """Returns the next event, or None at ``until_s``."""
@@ -160,12 +141,12 @@ class PrefectExecutor(EventQueue):
     def show(self, trial: Trial) -> None:
         """Shows a finished trial that has no task run, as it was lost or never began."""
         if not self._task_runs.has_ended(trial.number):
-            self._submit(trial, Call(lambda: Finished(trial)))
+            self._submit(trial, TaskBody(lambda: Finished(trial)))
             self._task_runs.end(trial.number, is_source=trial.state != TrialState.FAILED)
 
-    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         """Forwards to the pool."""
-        self._pool.stop(subject, why)
+        self._pool.stop(subject, kind)
 
     def compute_proxies(self, request: ProxyRequest) -> None:
         """Computes on a thread of its own; it is no task run."""
@@ -189,8 +170,8 @@ class PrefectExecutor(EventQueue):
             return Finished(trial)
 
         done = threading.Event()
-        call = Call(body)
-        future = self._start(f"{action}-{trial.number:04d}", trial, [], call, self._edges([trial.number]))
+        edges = self._edges([trial.number])
+        future = self._start(f"{action}-{trial.number:04d}", trial, [], TaskBody(body), edges)
         future.add_done_callback(lambda _: done.set())
         while not done.wait(POLL_S):
             self.raise_if_stop_requested()
@@ -203,16 +184,18 @@ class PrefectExecutor(EventQueue):
         self._pool.close()
         self._job_trials.shutdown(wait=False)
 
-    def _submit(self, trial: Trial, call: Call, donors: Sequence[str] = ()) -> SubmittedRun:
+    def _submit(self, trial: Trial, body: TaskBody, donors: Sequence[str] = ()) -> SubmittedRun:
         """Submits a task run of a trial, with its edges."""
         edges = self._edges(sources_of(trial))
-        future = self._start(trial_name(trial.number), trial, list(donors), call, edges)
+        future = self._start(trial_name(trial.number), trial, list(donors), body, edges)
         self._task_runs.add(trial.number, future)
         return future
 
-    def _start(self, name: str, trial: Trial, donors: list[str], call: Call, edges: list[TrialFuture]) -> SubmittedRun:
+    def _start(
+        self, name: str, trial: Trial, donors: list[str], body: TaskBody, edges: list[TrialFuture]
+    ) -> SubmittedRun:
         with TagsContext(current_tags=set(tags_of(trial))):  # cheaper than prefect.tags, which opens four contexts
-            future = run_trial.submit(name=name, donors=donors, call=call, wait_for=edges, return_state=False)
+            future = run_trial.submit(name=name, donors=donors, body=body, wait_for=edges, return_state=False)
         self.n_task_runs += 1
         return cast("SubmittedRun", future)
 
@@ -236,7 +219,7 @@ class PrefectExecutor(EventQueue):
             seen.update(queue)
         for trial in sorted(to_restore, key=lambda t: t.number):
             edges = self._task_runs.edges(sources_of(trial))
-            restored = self._start(trial_name(trial.number), trial, [], Call(lambda: None), edges)
+            restored = self._start(trial_name(trial.number), trial, [], TaskBody(lambda: None), edges)
             self._task_runs.restore(trial.number, restored)
         return self._task_runs.edges(dict.fromkeys(sources))
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.cli.output import complain, show, show_line
+from flows.cli.output import print_message, show, show_line
 from flows.cli.overrides import as_shell
 from flows.cli.program import command
 from flows.cli.settings.root import reach_root, root_words
@@ -44,7 +44,7 @@ def print_searches(searches: Sequence[tuple[Mapping[str, Any], str]]) -> None:
     try:
         print_comparison(Comparison.of([read_compared(roots[root].subfolder(name), now) for root, name in unique]))
     except HeirloomError as error:
-        complain(f"no comparison: {error}")
+        print_message(f"no comparison: {error}")
         return
     if len(roots) == 1:
         (root,) = roots

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.cli.output import complain, show
+from flows.cli.output import print_message, show
 from nas.core.errors import ConfigurationError
 from nas.core.validation import check_bool
 
@@ -86,7 +88,7 @@ def outside(store: BlobStore, out: str, name: str = "") -> Path:
     """
     path = Path(out).expanduser().resolve()
     if name and path.is_dir():
-        path = path / name
+        path = (path / name).resolve()
     in_store = store.local_path("search.json")
     if in_store is not None and path.is_relative_to(Path(in_store).resolve().parent):
         raise ConfigurationError(f"out={path}: must be outside the storage, which is only read. Name another.")
@@ -104,13 +106,26 @@ def missing_lines(missing: Mapping[str, str]) -> list[str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a text into a file.
+    """Writes a text into a file, which keeps its old text until then.
+
+    A path that is no regular file, such as ``/dev/stderr``, or lies in a read-only folder is written in place.
 
     Raises:
         ConfigurationError: the file can't be written.
     """
     try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        if path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK)):
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return
+        partial = path.with_name(f".{path.name[:50]}.{os.getpid()}")
+        try:
+            partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+            if path.exists():
+                shutil.copymode(path, partial)
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise ConfigurationError(f"can't write {path} ({error.strerror}): set out=PATH to another place") from error
 
@@ -132,4 +147,4 @@ def open_page(page: Path | str) -> None:
     import webbrowser
 
     if not webbrowser.open(page.as_uri() if isinstance(page, Path) else page):
-        complain(f"no browser found to open {page}")
+        print_message(f"no browser found to open {page}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.cli.output import complain
-from nas.core.errors import ConfigurationError, StorageError
+from flows.cli.output import print_message
+from flows.views.delivery import write_file
+from nas.core.errors import StorageError
 from nas.views.page.document import lineage_page
 from nas.views.snapshot import Snapshot
 
@@ -31,7 +31,7 @@ def keep_fresh(path: Path, read: Callable[[], Snapshot], snapshot: Snapshot) -> 
         snapshot: What the page shows.
 
     Raises:
-        ConfigurationError: the page can't be replaced.
+        ConfigurationError: the page can't be written.
         StorageError: the storage failed ``_MAX_FAILURES`` times in a row.
     """
     period_s, n_failures = PERIOD_S, 0
@@ -46,10 +46,10 @@ def keep_fresh(path: Path, read: Callable[[], Snapshot], snapshot: Snapshot) -> 
                 _allow(n_failures, error)
                 continue
             if snapshot.standing == "running":
-                _replace(path, lineage_page(snapshot, live_s=period_s))
+                write_file(path, lineage_page(snapshot, live_s=period_s))
             period_s = max(PERIOD_S, (time.monotonic() - began) / _MAX_LOAD)
     finally:
-        _replace(path, lineage_page(snapshot))
+        write_file(path, lineage_page(snapshot))
 
 
 def _allow(n_failures: int, error: StorageError) -> None:
@@ -57,15 +57,4 @@ def _allow(n_failures: int, error: StorageError) -> None:
     if n_failures == _MAX_FAILURES:
         raise error
     if n_failures == 1:
-        complain(f"the page was not written: {error}. It is tried again every {PERIOD_S:g} s")
-
-
-def _replace(path: Path, page: str) -> None:
-    """Replaces the page at once, so that no browser sees a part of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(page, encoding="utf-8", errors="backslashreplace")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigurationError(f"can't replace {path} ({error.strerror}): set out=PATH to a file") from error
+        print_message(f"the page was not written: {error}. It is tried again every {PERIOD_S:g} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from flows.cli.output import show_line
 from flows.cli.settings.root import root_words
@@ -20,7 +21,7 @@ from nas.core.trial import State, Trial
 from nas.search.failure_streak import failure_remedy
 from nas.search.pipeline import Summary
 from nas.views.finals_line import finals_line, more_epochs_lines
-from nas.views.formatting import brief, count, last_line, score
+from nas.views.formatting import amount, brief, count, last_line, score
 from nas.views.fronts import front_lines
 from nas.views.trial_summary import SHARED, UNTRAINED
 
@@ -52,11 +53,12 @@ def print_summary(
     """
     lineage, winner, metric = summary.lineage, summary.winner, metrics[0]
     states = ", ".join(f"{n} {s}" for s in State if (n := lineage.n_in_state(s)))
-    lines = [f"search {summary.name}: {len(lineage)} trials ({states})"]
+    lines = [f"search {summary.name}: {count(len(lineage), 'trial')} ({states})"]
     if ended is not None:
         lines.append(ended)
     if hours is not None:
-        lines.append("hours: {:.3g} of {:g}".format(*hours))
+        used, limit = hours
+        lines.append(f"hours: {amount(used)} of {amount(limit, 6)}")
     lines += [*_inherited_lines(lineage), *outdated_lines(lineage), *failed_lines(lineage)]
     if winner is None:
         lines.append(f"best: {_why_no_winner(lineage, metric)}")
@@ -76,7 +78,7 @@ def _inherited_lines(lineage: Lineage) -> list[str]:
     shares = [t.inherited_share for t in lineage if t.inherited_share is not None]
     if not shares:
         return []
-    return [f"inherited: {len(shares)} trials took {sum(shares) / len(shares):.0%} of their parameters from a donor"]
+    return [f"inherited: {count(len(shares), 'trial')} took {fmean(shares):.0%} of their parameters from a donor"]
 
 
 def _why_no_winner(lineage: Lineage, metric: Metric) -> str:
@@ -104,7 +106,8 @@ def _winner_lines(
         yield f"not trained in full: no trial of stage {final.name} is COMPLETE"
     if winner.is_shortened and final is not None and winner.stage == final.name:
         share = winner.cost.get("epochs_share", winner.proposal.fidelity or 0.0)
-        yield f"trained for {100 * share:.3g}% of its epochs: raise budget.hours, or go on with more_epochs=N"
+        remedy = "raise budget.hours (or gpu_hours), or go on with more_epochs=N"
+        yield f"trained for {100 * share:.3g}% of its epochs: {remedy}"
     yield from more_epochs_lines(lineage, winner, metric)
     if (better := finals_line(lineage, winner, metric, final)) is not None:
         yield better
@@ -148,7 +151,7 @@ def failure_of(summary: Summary, *, deterministic: bool = False) -> str | None:
         return None
     none_has = f"no trial of {len(lineage)} has a score"
     if all(t.reached_deadline or not t.is_finished for t in lineage):
-        return f"{none_has}: none ended in time. Raise budget.hours"
+        return f"{none_has}: none ended in time. Raise budget.hours (or gpu_hours)"
     last = next((t for t in reversed(list(lineage)) if t.error), None)
     error = "" if last is None else str(last_line(last.error)).removesuffix(".")
     why = "" if last is None else f"; the last, trial {last.number}: {error}"

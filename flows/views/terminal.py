@@ -196,7 +196,7 @@ def trial_record(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> d
     row = columns["trial"].index(trial.number)
     return {
         **{name: values[row] for name, values in columns.items()},
-        "error": trial.error,
+        "error": trial.error or columns["error"][row],
         "seed": trial.seed,
         "slot": trial.slot,
         "cost": dict(trial.cost),
@@ -233,13 +233,16 @@ def print_trial(snapshot: Snapshot, trial: Trial, logs: Mapping[str, str]) -> No
         show("\nreports\n")
         for step, metrics in trial.curve:
             show_line(f"  step {step:>6}  {', '.join(f'{name} {number(value)}' for name, value in metrics.items())}")
-    if trial.error:
+    if record["error"]:
         show("\nerror\n")
-        for line in trial.error.rstrip().splitlines():
+        for line in record["error"].rstrip().splitlines():
             show_line(f"  {line}")
     for what in sorted(logs, key=lambda what: (not what.startswith("attempt"), what != "")):
         log = logs[what]
-        show(f"\nlog of {what}\n" if what else "\nlog\n" if log else "\nno log")
+        if what:
+            show(f"\nlog of {what}\n")
+        else:
+            show("\nlog\n" if log else "\nno log")
         if log:
             show(log.removesuffix("\n"))
 
@@ -262,9 +265,11 @@ def _print_ancestors(snapshot: Snapshot, trial: Trial) -> None:
     if not ancestors:
         return
     show("\nancestors\n")
-    for elder in ancestors:
-        score = elder.value(snapshot.metric.name)
-        shown = str(elder.state) if score is None else f"{snapshot.metric.name} {number(score)}"
-        shown += SHARED if elder.number in snapshot.shared_scores else ""
-        share = "" if elder.inherited is None or elder.donor is None else f", {elder.inherited:.0%} from {elder.donor}"
-        show_line(f"  {elder.number:>6}  generation {elder.generation}, {shown}{share}")
+    for ancestor in ancestors:
+        score = ancestor.value(snapshot.metric.name)
+        shown = str(ancestor.state) if score is None else f"{snapshot.metric.name} {number(score)}"
+        shown += SHARED if ancestor.number in snapshot.shared_scores else ""
+        share = ""
+        if ancestor.inherited is not None and ancestor.donor is not None:
+            share = f", {ancestor.inherited:.0%} from {ancestor.donor}"
+        show_line(f"  {ancestor.number:>6}  generation {ancestor.generation}, {shown}{share}")

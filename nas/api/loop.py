@@ -33,6 +33,7 @@ from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Tuner
 
+_LOOP_ENDED = "the loop ended"
 _MEASURED = frozenset({Ability.STATIC_METRICS, Ability.MEASURE, Ability.EXAMPLE_BATCH})
 """Abilities by which a problem may give declared metrics without training."""
 
@@ -90,9 +91,9 @@ class SearchLoop:
         self._opened = opened
         self._options = options
         self._callbacks = callbacks
-        self._offers: queue.SimpleQueue[_Offer | None] = queue.SimpleQueue()
-        self._open: _Offer | None = None
-        self._newest: _Offer | None = None  # also one that ask() has not returned
+        self._loop_trials: queue.SimpleQueue[_LoopTrial | None] = queue.SimpleQueue()
+        self._open: _LoopTrial | None = None
+        self._newest: _LoopTrial | None = None  # also one that ask() has not returned
         self._executor: Executor | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -126,7 +127,7 @@ class SearchLoop:
         if self._open is not None:
             self._open.end(error)
         self._join(self._thread)
-        if error is None and self._error is not None:
+        if self._error is not None and (error is None or isinstance(error, TrialInterrupted)):
             raise self._error
 
     def ask(self) -> TrialRun:
@@ -138,6 +139,7 @@ class SearchLoop:
         Raises:
             ConfigurationError: no trial is left, or the trial before is not finished.
             SearchFailedError: the search can't continue.
+            SearchInterruptedError: another command took the search over.
             StorageError: the storage failed.
         """
         if (run := self._next()) is None:
@@ -169,7 +171,7 @@ class SearchLoop:
         if self._has_ended:
             return None
         self._start()
-        self._open = self._offers.get()
+        self._open = self._loop_trials.get()
         if self._open is None:
             self._wait_for_end()
             return None
@@ -179,7 +181,7 @@ class SearchLoop:
     def _stop(self) -> None:
         """Asks the session to end; before it has begun, ``_begin`` does."""
         if self._executor is not None:
-            self._executor.post(StopRequested("the loop ended"))
+            self._executor.post(StopRequested(_LOOP_ENDED))
 
     def _join(self, thread: threading.Thread) -> None:
         """Waits for the end of the session. A trial that it offers meanwhile is interrupted."""
@@ -210,11 +212,11 @@ class SearchLoop:
                 callbacks=self._callbacks, train_many=self._train_many, begun=self._begin,
             )  # fmt: skip
         except SearchInterruptedError as error:
-            self._error = error if self._is_inside else None
+            self._error = None if str(error) == _LOOP_ENDED else error
         except BaseException as error:
             self._error = error
         finally:
-            self._offers.put(None)
+            self._loop_trials.put(None)
 
     def _begin(self, executor: Executor) -> None:
         self._executor = executor
@@ -224,9 +226,9 @@ class SearchLoop:
     def _train_many(self, job: Job) -> None:
         """Offers each trial of a job to the calling code, and waits for its end."""
         for run in job.trials():
-            self._newest = offer = _Offer(run, self._opened.pipeline.prepared.problem)
-            self._offers.put(offer)
-            offer.wait()
+            self._newest = trial = _LoopTrial(run, self._opened.pipeline.prepared.problem)
+            self._loop_trials.put(trial)
+            trial.wait()
 
     def _has_work(self) -> bool:
         """Returns whether a trial is left to train."""
@@ -240,7 +242,7 @@ class SearchLoop:
         return any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later)
 
 
-class _Offer:
+class _LoopTrial:
     """A trial that the calling code trains while its job waits."""
 
     def __init__(self, run: TrialRun, problem: Problem) -> None:
@@ -276,7 +278,7 @@ class _Offer:
         if self.has_ended:
             return
         if not self.has_result and self.run.stop is None and not isinstance(error, Exception):
-            error = self.run.stop = TrialInterrupted("the loop ended")
+            error = self.run.stop = TrialInterrupted(_LOOP_ENDED)
         self._error = None if self.has_result else error
         self._ended.set()
 

@@ -82,6 +82,7 @@ def run_search(
     Raises:
         ConfigurationError: an argument is invalid.
         SearchFailedError: the search can't continue.
+        SearchInterruptedError: another command took it over.
         StorageError: the storage failed. Finished trials are kept.
     """
     search = search_of(problem, tuner, slots)
@@ -142,6 +143,7 @@ def _observed(pipeline: SearchPipeline, progress: bool | None) -> Iterator[Calla
     trials, _ = pipeline.records.load()
     wanted = pipeline.n_trials_by_stage(trials, pipeline.budget.trials)
     with open_progress(pipeline.prepared.problem.metrics, wanted, trials) as shown_progress:
+        shown_progress.limit_hours(pipeline.hours_left())
         yield shown_progress.observe
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -59,7 +60,8 @@ class CallbackList:
         """Calls ``on_search_start``. An exception leaves it; then ``end`` calls only those that have started."""
         for callback in self._callbacks:
             callback.on_search_start(search)
-            self._callers.append(_Background(callback) if callback.runs_in_background else _Direct(callback))
+            caller = _Background(callback, self._end_s) if callback.runs_in_background else _Direct(callback)
+            self._callers.append(caller)
 
     def trial_started(self, trial: Trial) -> None:
         """Calls ``on_trial_start``."""
@@ -75,7 +77,7 @@ class CallbackList:
         self._call("on_trial_end", lambda callback: callback.on_trial_end(trial))
 
     def end(self, outcome_of: Callable[[], SearchOutcome]) -> None:
-        """Calls ``on_search_end``, and waits at most ``end_s`` for callbacks in the background.
+        """Calls ``on_search_end``, and waits at most ``end_s`` for all callbacks in the background.
 
         Args:
             outcome_of: Returns the outcome; called if a callback has started.
@@ -84,8 +86,9 @@ class CallbackList:
             return
         outcome = outcome_of()
         self._call("on_search_end", lambda callback: callback.on_search_end(outcome))
+        until_s = time.monotonic() + self._end_s
         for caller in self._callers:
-            caller.close(self._end_s)
+            caller.wait(until_s)
         self._show_warnings()
         self._callers.clear()
 
@@ -107,7 +110,7 @@ class _Caller(Protocol):
 
     def take_warning(self) -> str | None: ...
 
-    def close(self, timeout_s: float) -> None: ...
+    def wait(self, until_s: float) -> None: ...
 
 
 class _Direct:
@@ -143,16 +146,22 @@ class _Direct:
         warning, self._warning = self._warning, None
         return warning
 
-    def close(self, timeout_s: float) -> None:
+    def wait(self, until_s: float) -> None:
         """Does nothing: no call is pending."""
 
 
 class _Background(_Direct):
-    """Calls a callback on a thread of its own, in order."""
+    """Calls a callback on a thread of its own, in order.
 
-    def __init__(self, callback: Callback) -> None:
+    Args:
+        callback: The callback.
+        end_s: Seconds that the wait at the end may take, for its warning.
+    """
+
+    def __init__(self, callback: Callback, end_s: float) -> None:
         super().__init__(callback)
-        self._calls: queue.SimpleQueue[tuple[str, Callable[[Callback], None]] | None] = queue.SimpleQueue()
+        self._end_s = end_s
+        self._calls: queue.SimpleQueue[tuple[str, Callable[[Callback], None]]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"heirloom-{type(callback).__name__}", daemon=True)
         self._thread.start()
 
@@ -161,13 +170,14 @@ class _Background(_Direct):
         self._calls.put((method, call))
 
     def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
-            super().call(*item)
+        method = ""
+        while method != "on_search_end":
+            method, call = self._calls.get()
+            super().call(method, call)
 
-    def close(self, timeout_s: float) -> None:
-        """Waits until all calls are done, at most ``timeout_s``."""
-        self._calls.put(None)
-        self._thread.join(timeout_s)
+    def wait(self, until_s: float) -> None:
+        """Waits until all calls are done, at most until a time of the monotonic clock."""
+        self._thread.join(max(0.0, until_s - time.monotonic()))
         if self._thread.is_alive():
             self._has_failed = False
-            self._warn(f"{self._calls.qsize()} calls were not done within {timeout_s:g} s of the end")
+            self._warn(f"{self._calls.qsize() + 1} calls were not done within {self._end_s:g} s of the end")

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from nas.core.errors import ConfigurationError
-from nas.core.redaction import without_passwords
 
 CONNECT_S = 5.0
 """Seconds in which a server must accept a connection."""
@@ -64,6 +63,6 @@ def check_server(option: str, url: str) -> None:
             pass
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{option}={without_passwords(url)}: must be a server that can be reached ({error}). "
+            f"{option}={url}: must be a server that can be reached ({error}). "
             "Start it, choose another, or leave the logger out."
         ) from error

@@ -14,7 +14,6 @@ from nas.callbacks.extras import check_extra, check_server
 from nas.callbacks.logger import LoggerCallback
 from nas.callbacks.trial_fields import trial_parameters, trial_results
 from nas.core.errors import ConfigurationError
-from nas.core.redaction import without_passwords
 from nas.core.tracebacks import error_line
 from nas.core.trial import State, Trial, trial_name
 
@@ -70,7 +69,7 @@ class MlflowCallback(LoggerCallback):
             self._run = self._find_run(search)
         except Exception as error:  # of the server, its database, or its answer
             raise ConfigurationError(
-                f"{option}={without_passwords(uri)}: must be an MLflow server or store that works "
+                f"{option}={uri}: must be an MLflow server or store that works "
                 f"({error_line(error)}). Repair it, choose another, or leave the logger out."
             ) from error
 

@@ -42,7 +42,8 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packs", tuple(map(_shared, self.packs)))
-        checked_text(self.signature)
+        if not _TEXT.fullmatch(self.signature):
+            raise CorruptError(f"{self.signature!r:.80} is not a signature")
         check_distinct(self.packs)
         for folder, listed in (("manifests", (self.manifest,)), ("packs", self.packs)):
             if stray := [file.path for file in listed if not file.path.startswith(f"{folder}/")]:
@@ -103,14 +104,3 @@ class SavedFolder:
             raise CorruptError(f"{short_repr(stray[0])} is not in {path}/")
         sizes = [file.bytes for file in saved]
         return cls(path=path, n_files=len(sizes), bytes=sum(sizes), on_disk=sum(map(on_disk, sizes))) if sizes else None
-
-
-def checked_text(text: str) -> str:
-    """Returns the signature in a record, after checking it.
-
-    Raises:
-        CorruptError: it is not a signature.
-    """
-    if not _TEXT.fullmatch(text):
-        raise CorruptError(f"{text!r:.80} is not a signature")
-    return text

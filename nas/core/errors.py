@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from nas.core.redaction import without_passwords
+
 
 class HeirloomError(Exception):
-    """Base class of the errors that Heirloom raises; the message is one line."""
+    """Base class of Heirloom's errors; the message is one line, without passwords of URLs."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(without_passwords(a) if isinstance(a, str) else a for a in arguments))
 
 
 class ConfigurationError(HeirloomError, ValueError):

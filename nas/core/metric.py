@@ -87,11 +87,17 @@ def plain_metrics(metrics: Mapping[str, object]) -> dict[str, float | int]:
     """
     plain: dict[str, float | int] = {}
     for name, value in metrics.items():
-        item = value.item() if hasattr(value, "item") else value
+        item = _item(value)
         if isinstance(item, bool) or not isinstance(item, int | float):
-            raise TypeError(f"metric {name} must be a number, not {value!r} ({type(value).__name__}). Give a float")
+            kind = type(value).__name__
+            raise TypeError(f"metric {name} must be a number, not {short_repr(value)} ({kind}). Give a float")
         plain[str(name)] = item if isinstance(item, float) or -(2**63) <= item < 2**63 else _as_float(item)
     return plain
+
+
+def _item(value: Any) -> Any:
+    """Returns a scalar of numpy or torch as a Python number; other values as they are."""
+    return value.item() if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1 else value
 
 
 def _as_float(whole: int) -> float:
@@ -109,7 +115,7 @@ def whole_step(name: str, step: object, least: int = -MAX_WHOLE) -> int:
     Raises:
         ConfigurationError: the step is no whole number, or too small. A bool is none here.
     """
-    value = step.item() if hasattr(step, "item") else step
+    value = _item(step)
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= MAX_WHOLE:
         allowed = "a whole number" if least < 0 else f"a whole number of at least {least}"

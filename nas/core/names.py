@@ -9,6 +9,8 @@ from nas.core.errors import ConfigurationError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 
 
+CHECKS = "_check"
+"""The folder of a root with one folder per backend check; no search is named so."""
 LAST = "last"
 """The name by which commands find the newest search."""
 

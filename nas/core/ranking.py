@@ -229,11 +229,11 @@ class Ranking:
         return best_of
 
     def finalists(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:
-        """Returns the best trials of the previous stage, without those whose retraining ended without a score."""
+        """Returns the best trials of the previous stage, without those whose newest retraining got no score."""
         best_of = self._best_of(trials, stage)
-        in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None]
-        ended = [t for t in in_stage if t.is_finished and not t.reached_deadline]
-        failed = {t.parents[0] for t in ended if t.value(self.metrics[0].name) is None}
+        in_stage = [t for t in trials if t.stage == stage.name and t.more_epochs is None and not t.reached_deadline]
+        newest = {t.parents[0]: t for t in in_stage}
+        failed = {n for n, t in newest.items() if t.is_finished and t.value(self.metrics[0].name) is None}
         return [t for t in best_of.values() if t.number not in failed][: self._n_finalists(stage, len(best_of))]
 
     def _candidates(self, trials: Sequence[Trial], stage: Stage) -> list[Trial]:

@@ -53,7 +53,7 @@ def _import(target: str, module_name: str) -> Any:
 def _import_error(error: BaseException) -> str:
     """Returns file, line, error and remedy of a module that can't be imported."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}. Mend this line"
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}. Fix this line"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     own = [frame for frame in frames if is_users_file(frame.filename)] or frames
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
@@ -63,8 +63,8 @@ def _import_error(error: BaseException) -> str:
 
 def _import_remedy(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"Install {error.name.partition('.')[0]} where Heirloom is installed, or mend this import"
-    return "Mend this import" if isinstance(error, ImportError) else "Mend this line, which runs at import"
+        return f"Install {error.name.partition('.')[0]} where Heirloom is installed, or fix this import"
+    return "Fix this import" if isinstance(error, ImportError) else "Fix this line, which runs at import"
 
 
 def _remedy(target: str) -> str:

@@ -46,8 +46,8 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
 def short_repr(value: object) -> str:
-    """Returns a short text of a value of any size, for a message."""
-    return _SHORT.repr(value)[:200]
+    """Returns a short text of any value in one line, for a message."""
+    return " ".join(map(str.strip, _SHORT.repr(value).splitlines()))[:200]
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

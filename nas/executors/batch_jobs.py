@@ -75,7 +75,8 @@ class BatchJobs:
 
     def _check(self) -> None:
         """Tells of the jobs whose worker has not joined."""
-        workers = {str(worker["name"]) for worker in self._cluster.scheduler_info["workers"].values()}
+        found = list(self._cluster.scheduler_info["workers"].values())  # workers join on another thread
+        workers = {str(worker["name"]) for worker in found}
         missing = {}
         for name, job in list(self._cluster.workers.items()):
             if any(worker == name or worker.startswith(f"{name}-") for worker in workers):
@@ -185,7 +186,7 @@ def _log_end(path: str) -> str:
 def _ask(*command: str) -> tuple[str, bool]:
     """Returns what a command of Slurm printed, and whether it succeeded."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, errors="replace", timeout=QUERY_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error), False
     return done.stdout + done.stderr, done.returncode == 0

@@ -36,7 +36,7 @@ MUST_STOP = ("kill", "interrupt")
 class _Workers:
     """The cluster's workers, as the scheduler tells of them."""
 
-    places: dict[str, int] = field(default_factory=dict)
+    capacities: dict[str, int] = field(default_factory=dict)
     """Number of tasks that each may run at a time, by address."""
     n_changes: int = 0
     """Number of times that a worker joined or was removed."""
@@ -46,21 +46,22 @@ class _Workers:
     """Workers that can't run trials and have not left yet."""
 
     @property
-    def n_places(self) -> int:
-        return sum(self.places.values())
+    def capacity(self) -> int:
+        return sum(self.capacities.values())
 
     @property
     def usable(self) -> set[str]:
-        """Workers that have places."""
-        return {address for address, n_places in self.places.items() if n_places > 0}
+        """Workers that can run tasks."""
+        return {address for address, capacity in self.capacities.items() if capacity > 0}
 
 
 class DaskPool(EnginePool):
     """Runs attempts as tasks of a Dask cluster.
 
-    No task is bound to a worker, and a thread of a worker is a place. Tasks without a place wait in the driver, but for
-    ``n_ahead``. Until an unfit worker has left, each task has a place and names the other workers. The scheduler tells
-    of lost workers. Dask begins a lost task again; the pool has released it by then, and the worker trains nothing.
+    No task is bound to a worker, and each thread of a worker runs one task. Tasks beyond that capacity wait in the
+    driver, but for ``n_ahead``. Until an unfit worker has left, ``n_ahead`` counts as 0, and tasks name the other
+    workers. The scheduler tells of lost workers. Dask begins a lost task again; the pool has released it by then, and
+    the worker trains nothing. Messages from workers and from the scheduler arrive on the client's thread.
 
     Args:
         spec: The settings of workers; it holds no credentials.
@@ -112,7 +113,7 @@ class DaskPool(EnginePool):
                 return
             self._is_closed.set()
             self._end_all(WorkerLostError(CLOSED, counts=False))
-            addresses = list(self._workers.places)
+            addresses = list(self._workers.capacities)
         self._watcher.join()
         for topic in (self._topic, "all"):
             self._client.unsubscribe_topic(topic)
@@ -125,11 +126,9 @@ class DaskPool(EnginePool):
         if self._claims is not None:
             self._claims.remove()
 
-    # ---- for EnginePool
-
     @property
-    def _n_places(self) -> int:
-        return self._workers.n_places
+    def _capacity(self) -> int:
+        return self._workers.capacity
 
     @property
     def _n_workers(self) -> int:
@@ -141,7 +140,7 @@ class DaskPool(EnginePool):
 
     @property
     def _shortage(self) -> str:
-        n = sum(not n_places for n_places in self._workers.places.values())
+        n = sum(not capacity for capacity in self._workers.capacities.values())
         takes = ", ".join(f"{name}={amount:g}" for name, amount in self._resources.items())
         lacking = f"; {n} without the resources {takes}" if n and takes else ""
         return lacking + "".join(f"; {name} can't run trials and has not left" for name in sorted(self._workers.unfit))
@@ -167,7 +166,7 @@ class DaskPool(EnginePool):
         self._chosen.pop(key, None)
 
     def _exclude(self, worker: Any) -> None:
-        self._workers.places.pop(worker, None)
+        self._workers.capacities.pop(worker, None)
         self._workers.unfit.add(worker)
 
     def _retire(self, worker: Any) -> None:
@@ -179,8 +178,6 @@ class DaskPool(EnginePool):
         elif time.monotonic() - self._asked_s >= ASK_AGAIN_S:  # a worker may have joined before the subscription
             self._asked_s = math.inf  # until the answer
             self._client.loop.add_callback(self._refresh_workers)
-
-    # ---- messages to workers
 
     def _tell(self, key: str, method: str, *arguments: Any) -> None:
         """Sends a message to the worker of a task.
@@ -213,8 +210,6 @@ class DaskPool(EnginePool):
         except (OSError, TimeoutError, ValueError) as error:
             logger.info("workers end their processes by themselves within half a minute: %s", error)
 
-    # ---- messages from workers and from the scheduler; on the client's thread
-
     def _receive(self, event: tuple[float, Any]) -> None:
         if not isinstance(event[1], bytes):  # the scheduler's own on this client
             return
@@ -222,7 +217,7 @@ class DaskPool(EnginePool):
         with self._lock:
             if isinstance(message, WorkerLeaves):
                 self._workers.leaving[address] = message.why
-                self._workers.places.pop(address, None)
+                self._workers.capacities.pop(address, None)
             elif (task := self._tasks.get(key)) is not None:
                 self._handle(
                     key, task, address, WorkerUnfit.without_heirloom(message) if isinstance(message, str) else message
@@ -256,7 +251,7 @@ class DaskPool(EnginePool):
 
         Dask moves those that the worker had not begun.
         """
-        self._workers.places.pop(address, None)
+        self._workers.capacities.pop(address, None)
         self._workers.n_changes += 1
         planned = self._workers.leaving.pop(address, None) or ("it was retired" if is_expected else None)
         is_unfit = address in self._workers.unfit
@@ -290,14 +285,14 @@ class DaskPool(EnginePool):
             self._asked_s = time.monotonic()
         with self._lock:
             absent = self._workers.leaving.keys() | self._workers.unfit
-            self._workers.places = {
-                address: self._places_of(worker)
+            self._workers.capacities = {
+                address: self._capacity_of(worker)
                 for address, worker in found["workers"].items()
                 if address not in absent
             }
             self._dispatch()
 
-    def _places_of(self, worker: Mapping[str, Any]) -> int:
+    def _capacity_of(self, worker: Mapping[str, Any]) -> int:
         has = worker["resources"]
         n_threads: int = worker["nthreads"]
         return min([n_threads, *(int(has.get(name, 0) / n) for name, n in self._resources.items())])

@@ -32,7 +32,7 @@ class WorkerSession(EngineSession):
         self._worker = worker
         self._topic = topic
         self._plugin = f"heirloom-{topic}-{id(self)}"
-        worker.loop.add_callback(worker.plugin_add, Departure(self), name=self._plugin)
+        worker.loop.add_callback(worker.plugin_add, ShutdownPlugin(self), name=self._plugin)
         threading.Thread(target=self._watch, name="heirloom-dask-watch", daemon=True).start()
 
     def send(self, key: str | None, message: Message) -> None:
@@ -65,7 +65,7 @@ class WorkerSession(EngineSession):
             await self._worker.plugin_remove(self._plugin)
 
 
-class Departure(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
+class ShutdownPlugin(WorkerPlugin):  # type: ignore[misc]  # mypy skips Dask
     """Lets a worker that closes, or gets SIGTERM, tell the driver first.
 
     Its trials then do not count as attempts.
@@ -141,4 +141,4 @@ def run_task(topic: str, key: str, order: PackedOrder) -> None:
 async def tell(topic: str, method: str, *arguments: Any, dask_worker: Worker) -> None:
     """Calls a method of this worker's session, also while its task runs."""
     if (session := _sessions.get((topic, dask_worker.address))) is not None:
-        session.obey(method, *arguments)
+        session.call_in_thread(method, *arguments)

@@ -132,9 +132,10 @@ class EngineTask:
 class EnginePool(WorkerPool):
     """Runs attempts as tasks of an engine.
 
-    A task is an attempt, or a job from its first trial until it leaves. There are never more tasks than places on
-    workers: the rest waits here. A subclass starts tasks and sends messages to their workers. It calls ``_handle`` with
+    A task is an attempt, or a job from its first trial until it leaves. There are never more tasks than the workers
+    can run: the rest waits here. A subclass starts tasks and sends messages to their workers. It calls ``_handle`` with
     each message of a worker. After the loss of a worker it calls ``_lose``, after that of the engine ``_fail``.
+    Methods with an underscore, except ``_tell`` and ``_watch``, are called with the lock held.
 
     Args:
         spec: The settings of workers; it holds no credentials.
@@ -165,26 +166,24 @@ class EnginePool(WorkerPool):
         self._is_closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="heirloom-engine-watch", daemon=True)
 
-    # ---- for subclasses; called with the lock held
-
     @property
     @abstractmethod
-    def _n_places(self) -> int:
+    def _capacity(self) -> int:
         """The number of tasks that the engine's workers may run at a time."""
 
     @property
     def _n_workers(self) -> int:
-        """The number of workers that have places."""
-        return self._n_places
+        """The number of workers that can run tasks."""
+        return self._capacity
 
     @property
     def _n_ahead(self) -> int:
-        """The number of tasks to start even if no worker has a place for them."""
+        """The number of tasks to start even if no worker can run them."""
         return 0
 
     @property
     def _shortage(self) -> str:
-        """The reason why workers have no places, for the line that says what trials wait for."""
+        """The reason why no worker can run tasks, to show what trials wait for."""
         return ""
 
     @abstractmethod
@@ -201,7 +200,7 @@ class EnginePool(WorkerPool):
 
     @abstractmethod
     def _exclude(self, worker: Any) -> None:
-        """Takes the places of an unfit worker away."""
+        """Takes an unfit worker out of the capacity."""
 
     @abstractmethod
     def _retire(self, worker: Any) -> None:
@@ -209,8 +208,6 @@ class EnginePool(WorkerPool):
 
     def _check(self) -> None:
         """Looks every half second for a loss of which the engine does not tell."""
-
-    # ---- calls of the controller
 
     def run(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
         """Runs the attempt on the worker where its job waits, or as a new task."""
@@ -268,8 +265,6 @@ class EnginePool(WorkerPool):
                     raise ActionError(f"{action} of trial {subject.number}: {error}") from error
         raise AssertionError("the last call returns or raises")
 
-    # ---- tasks; with the lock held
-
     def _task_of(self, job: int) -> tuple[str, EngineTask] | None:
         return next(((key, task) for key, task in self._tasks.items() if task.job == job), None)
 
@@ -282,7 +277,7 @@ class EnginePool(WorkerPool):
 
     def _dispatch(self) -> None:
         """Starts the oldest orders while there are workers for them."""
-        while self._queue and len(self._tasks) < max(self._n_places, self._n_ahead):
+        while self._queue and len(self._tasks) < max(self._capacity, self._n_ahead):
             order = self._queue.popleft()
             self._n_submitted += 1
             key = f"{_name(order.content)}-{self._id}-{self._n_submitted}"
@@ -339,8 +334,6 @@ class EnginePool(WorkerPool):
             self._failure = error
             self._end_all(error)
 
-    # ---- messages from workers; with the lock held
-
     def _handle(self, key: str, task: EngineTask, worker: Any, message: Message) -> None:
         order = task.order
         match message:
@@ -391,7 +384,7 @@ class EnginePool(WorkerPool):
         """Lets a worker go that can't run trials; too many of them end the search."""
         self._unfit[str(worker)] = message.is_storage
         self._exclude(worker)
-        if len(self._unfit) >= MAX_UNFIT or (not self._may_grow and not self._n_places):
+        if len(self._unfit) >= MAX_UNFIT or (not self._may_grow and not self._capacity):
             self._fail(self._unfit_error(worker, message))
             return
         self._display.note(f"worker {worker} leaves, because it can't run trials: {message.error}")
@@ -405,8 +398,6 @@ class EnginePool(WorkerPool):
         text = f"{len(self._unfit)} workers in turn can't run trials; the last, {worker}: {message.error}"
         return StorageError(text) if all(self._unfit.values()) else SearchFailedError(text)
 
-    # ---- what nobody tells
-
     def _watch(self) -> None:
         while not self._is_closed.wait(WATCH_S):
             with self._lock:
@@ -415,7 +406,7 @@ class EnginePool(WorkerPool):
                 self._tell_busy(time.monotonic())
 
     def _show_workers(self) -> None:
-        n, orders = self._n_places, len(self._queue) + len(self._tasks)
+        n, orders = self._capacity, len(self._queue) + len(self._tasks)
         room = f" with room for {n} trials" if n != self._n_workers else ""
         workers = f"{self._n_workers} worker{'s' * (self._n_workers != 1)}{room}"
         here = f"{workers} for {self._slots} slot{'s' * (self._slots != 1)}"
@@ -431,7 +422,7 @@ class EnginePool(WorkerPool):
 
         Only it can dismiss a job.
         """
-        n_waiting = len(self._queue) + max(0, len(self._tasks) - self._n_places)
+        n_waiting = len(self._queue) + max(0, len(self._tasks) - self._capacity)
         placed = [task for task in self._tasks.values() if task.worker is not None]
         waiting = [t for t in placed if t.requested_s is not None and now_s - t.requested_s > BUSY_S]
         if n_waiting and waiting:

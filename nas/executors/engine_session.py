@@ -82,7 +82,7 @@ class EngineSession(ABC):
         """Warm processes with the time since which they are idle."""
         self._beginning: set[str] = set()
         """Keys of tasks whose process is not there yet."""
-        self._departure: str | None = None
+        self._is_leaving = False
         self._why_closed = "its session on the worker has ended"
         self.is_closed = False
 
@@ -90,7 +90,7 @@ class EngineSession(ABC):
     def send(self, key: str | None, message: Message) -> None:
         """Tells the driver; without a key, about the whole worker."""
 
-    def obey(self, method: str, *arguments: Any) -> None:
+    def call_in_thread(self, method: str, *arguments: Any) -> None:
         """Calls a method of this session on a thread of its own."""
         threading.Thread(target=getattr(self, method), args=arguments, name="heirloom-order", daemon=True).start()
 
@@ -147,7 +147,7 @@ class EngineSession(ABC):
     def leave(self, why: str) -> None:
         """Ends all trials and processes; the trials do not count as attempts."""
         with self._lock:
-            is_first, self._departure = self._departure is None, why
+            is_first, self._is_leaving = not self._is_leaving, True
         if is_first:
             self.send(None, WorkerLeaves(why))
         self.close(why)

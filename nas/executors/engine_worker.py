@@ -21,7 +21,7 @@ from typing import Any
 
 from nas.core.errors import ConfigurationError, StorageError
 from nas.core.gpus import gpus_of_slot
-from nas.core.redaction import remove_passwords, without_passwords
+from nas.core.redaction import remove_passwords
 from nas.core.trial import Trial
 from nas.executors.events import (
     Action,
@@ -288,7 +288,7 @@ class EngineWorker:
         """Raises if this worker does not see what the driver wrote before it ordered the trial."""
         if not self._has_checked and self._records.proposed(number) is None:
             raise ConfigurationError(
-                f"{without_passwords(self._runtime.url)} on this worker: does not hold the driver's trial {number}. "
+                f"{self._runtime.url} on this worker: does not hold the driver's trial {number}. "
                 f"Mount the driver's storage there, or set {ROOT_VARIABLE} to its root as this worker sees it"
             )
         self._has_checked = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
 
 from nas.core.errors import SearchInterruptedError
 from nas.executors.events import Event, StopRequested
@@ -18,10 +17,13 @@ MAX_WAIT_S = 86400.0
 class EventQueue:
     """The events of an executor, in the order posted. A signal handler may post too."""
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._now_s = now_s
         self._stop: StopRequested | None = None
+
+    def now_s(self) -> float:
+        """Returns the seconds of the system's monotonic clock."""
+        return time.monotonic()
 
     def post(self, event: Event) -> None:
         """Adds an event."""
@@ -40,7 +42,7 @@ class EventQueue:
 
     def next_event(self, until_s: float | None) -> Event | None:
         """Returns the next event, or None at ``until_s`` and after a day."""
-        left_s = None if until_s is None else min(max(0.0, until_s - self._now_s()), MAX_WAIT_S)
+        left_s = None if until_s is None else min(max(0.0, until_s - self.now_s()), MAX_WAIT_S)
         try:
             return self._queue.get(timeout=left_s)
         except queue.Empty:

@@ -29,7 +29,7 @@ class Executor(Protocol):
     def dismiss(self, job: int) -> None:
         """Tells a job that requested a trial that there are no more. It leaves."""
 
-    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         """Asks a running trial to end with a result; with ``interrupt``, without one.
 
         An interrupted trial ends within seconds. ``kill`` ends what does not react: a trial, its job if that runs

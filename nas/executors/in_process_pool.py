@@ -77,8 +77,7 @@ class InProcessPool(WorkerPool):
 
     def has_job(self, job: int) -> bool:
         """Returns whether the job's thread runs."""
-        thread = self._jobs.get(job)
-        return thread is not None and not thread.has_ended
+        return job in self._jobs
 
     def resume(self, job_start: JobStart, post: Callable[[Event], None]) -> None:
         """Starts the job's thread."""
@@ -86,7 +85,8 @@ class InProcessPool(WorkerPool):
 
     def dismiss(self, job: int) -> None:
         """Answers the job's request with None."""
-        self._jobs[job].answer(None)
+        if (thread := self._jobs.get(job)) is not None:
+            thread.answer(None)
 
     def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         """Ends the attempt at its next report; other code can't be ended."""
@@ -121,7 +121,7 @@ class InProcessPool(WorkerPool):
             channel.stop_kind = "interrupt"
         for job in list(self._jobs.values()):
             job.answer(None)
-        is_idle = self.is_idle and all(job.has_ended for job in self._jobs.values())
+        is_idle = self.is_idle and not self._jobs
         if self._runtime is not None:
             self._runtime.leaves = True
         if self._runtime is not None and is_idle and (raised := self._runtime.close()) is not None:
@@ -151,15 +151,14 @@ class InProcessPool(WorkerPool):
                 post(Notice(warning))
 
     def _run_in_job(self, assignment: Assignment, post: Callable[[Event], None]) -> Trial | None:
-        if not self.has_job(assignment.trial.job):
+        if (job := self._jobs.get(assignment.trial.job)) is None:
             return self._start_job(JobStart.of(assignment), post).result()
-        job = self._jobs[assignment.trial.job]
         job.answer(assignment)
         return job.result()
 
     def _start_job(self, job_start: JobStart, post: Callable[[Event], None]) -> _JobThread:
         open_channel = partial(self._open_channel, post=post)
-        job = _JobThread(self._get_runtime(), job_start, post, open_channel, self._channels.pop)
+        job = _JobThread(self._get_runtime(), job_start, post, open_channel, self._channels.pop, self._jobs.pop)
         self._jobs[job_start.job] = job
         if self._is_closed:
             job.answer(None)
@@ -188,17 +187,18 @@ class _JobThread:
         post: Callable[[Event], None],
         open_channel: Callable[[Trial], ControllerChannel],
         close_channel: Callable[[int], object],
+        leave: Callable[[int], object],
     ) -> None:
         self._runtime = runtime
         self._job_start = job_start
         self._post = post
         self._open_channel = open_channel
         self._close_channel = close_channel
+        self._leave = leave
         self._answers: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Trial | BaseException | None] = queue.SimpleQueue()
         self._number: int | None = None
         self._log = TrialLog()
-        self.has_ended = False
 
     def start(self) -> None:
         """Starts the thread."""
@@ -230,14 +230,15 @@ class _JobThread:
     def _main(self) -> None:
         left: Event
         try:
-            with self._log.capture():
-                left = JobLeftWorker(self._job_start.job, self._runtime.run_job(self._job_start, self))
+            try:
+                with self._log.capture():
+                    left = JobLeftWorker(self._job_start.job, self._runtime.run_job(self._job_start, self))
+            finally:
+                self._put_log()
         except BaseException as error:
             left = ExecutorFailed(error, self._job_start.job)
-            if self._number is not None:
-                self._results.put(error)
-        self._put_log()
-        self.has_ended = True
+            self._results.put(error)
+        self._leave(self._job_start.job)
         self._results.put(None)  # for a trial that came while the job left, as the session ended
         self._post(left)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -23,10 +22,6 @@ class LocalExecutor(EventQueue):
         self._pool = pool
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="heirloom-slot")
 
-    def now_s(self) -> float:
-        """Returns the seconds of the system's monotonic clock."""
-        return time.monotonic()
-
     def submit(self, assignment: Assignment) -> None:
         """Runs the attempt on the next free thread."""
         self._threads.submit(lambda: self.post(run_attempt(self._pool, assignment, self.post)))
@@ -39,9 +34,9 @@ class LocalExecutor(EventQueue):
         """Forwards to the pool."""
         self._pool.dismiss(job)
 
-    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         """Forwards to the pool."""
-        self._pool.stop(subject, why)
+        self._pool.stop(subject, kind)
 
     def compute_proxies(self, request: ProxyRequest) -> None:
         """Computes on the next free thread."""

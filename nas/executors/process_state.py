@@ -89,7 +89,7 @@ class ProcessState:
         self._attempt(self._restore)
 
     def check(self) -> None:
-        """Sets ``unfit`` if something is left that ``restore`` does not mend.
+        """Sets ``unfit`` if something is left that ``restore`` does not fix.
 
         Called when the trial's objects are gone, since they keep threads alive.
         """

@@ -70,12 +70,12 @@ class RayDriver:
         self._send("connected", resources)
         try:
             while (message := self._connection.recv()) != ("close",):
-                self._obey(*message)
+                self._run_order(*message)
         except EOFError:  # the search's process has ended
             pass
         ray.shutdown()
 
-    def _obey(self, what: str, worker: int, content: bytes = b"") -> None:
+    def _run_order(self, what: str, worker: int, content: bytes = b"") -> None:
         import ray
 
         if what == "start":

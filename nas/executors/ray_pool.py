@@ -82,7 +82,8 @@ class _Worker:
 class RayPool(EnginePool):
     """Runs attempts on actors, one for each slot, which Ray places.
 
-    A lost actor is replaced. An actor waits until the cluster has its CPUs and GPUs, and trials wait with it.
+    A lost actor is replaced. An actor waits until the cluster has its CPUs and GPUs, and trials wait with it. Messages
+    of the process that talks to Ray arrive on the link's thread.
 
     Args:
         spec: The settings of workers; it holds no credentials.
@@ -118,10 +119,8 @@ class RayPool(EnginePool):
         self._link.close(0.0 if self._cluster.address is None else CLOSE_TIMEOUT_S)
         self._folder.remove()
 
-    # ---- what EnginePool needs
-
     @property
-    def _n_places(self) -> int:
+    def _capacity(self) -> int:
         return sum(worker.is_ready for worker in self._workers.values())
 
     @property
@@ -153,8 +152,6 @@ class RayPool(EnginePool):
     def _retire(self, worker: Any) -> None:
         for number in [number for number, known in self._workers.items() if known is worker]:
             self._link.send(("end", number))
-
-    # ---- messages of the process that talks to Ray; on the link's thread
 
     def _receive(self, message: tuple[Any, ...] | None) -> None:
         with self._lock:
@@ -239,8 +236,6 @@ class RayPool(EnginePool):
         if not self._workers:
             return self._failed("ConnectionError", text)
         return SearchInterruptedError(f"the head of the Ray cluster was lost ({_shortened(text)})")
-
-    # ---- settings
 
     def _ray_start(self) -> RayStart:
         runtime = self._spec.runtime

@@ -50,7 +50,7 @@ class RayWorker(EngineSession):
     def order(self, content: bytes) -> None:
         """Calls one of this session's methods, on a thread of its own."""
         method, arguments = unpacked(content)
-        self.obey(method, *arguments)
+        self.call_in_thread(method, *arguments)
 
     def _take_sigterm(self) -> None:
         """Leaves at SIGTERM, as when a node is preempted.

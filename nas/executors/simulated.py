@@ -39,6 +39,7 @@ from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.training.problem import Ability, Problem, Simulation
+from nas.training.static_metrics import known_metrics, missing_metrics, read_static_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ class _Attempt:
     simulation: Simulation
     began_s: float
     seconds: float
+    known_error: str = ""
+    """Why metrics that are known before training are missing, or empty."""
     reported: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     has_ended: bool = False
 
@@ -101,7 +104,7 @@ class SimulatedExecutor(EventQueue):
         records: Stores the results.
         slots: How many workers there are.
         workers: The behavior of the workers.
-        pool: Tests the finalists and exports the winner, in this process.
+        pool: Tests, exports and computes proxies, in this process.
         session: The number of the session.
         has_stopper: Whether each report waits for the stopper's decision.
         jobs_request_trials: Whether a job requests another trial when one has ended. A simulated job does it at once.
@@ -154,7 +157,8 @@ class SimulatedExecutor(EventQueue):
         if slot not in self._warm and self._workers.start_up_s:
             began_s += rng.expovariate(1 / self._workers.start_up_s)
         self._warm.add(slot)
-        trial = replace(trial, started=began_s)
+        known, known_error = read_static_metrics(self._problem, trial)
+        trial = replace(trial, started=began_s, static_metrics=known)
         self._records.start(trial, {"session": self._session, "host": "simulated", "pid": 0, "time": began_s})
         try:
             simulation = _checked(self._problem.simulate(trial))
@@ -164,7 +168,7 @@ class SimulatedExecutor(EventQueue):
             self._at(began_s, lambda: self._end(attempt, failed))
             return
         seconds = simulation.seconds * math.exp(rng.gauss(0.0, self._workers.straggling))
-        self._running[trial.number] = attempt = _Attempt(trial, simulation, began_s, seconds)
+        self._running[trial.number] = attempt = _Attempt(trial, simulation, began_s, seconds, known_error)
         self._at(began_s, lambda: Started(trial.number, trial.attempt, slot))
         if rng.random() < self._workers.loss_rate:
             self._at(began_s + rng.random() * seconds, lambda: self._lose(attempt, "the simulated worker was lost"))
@@ -178,11 +182,11 @@ class SimulatedExecutor(EventQueue):
         """Ends the job at once."""
         self._at(self._clock_s, lambda: JobLeftWorker(job))
 
-    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         """Ends a running attempt now."""
         if isinstance(subject, ProxyRequest) or (attempt := self._running.get(subject.number)) is None:
             return
-        if why == "interrupt":
+        if kind == "interrupt":
             self._at(self._clock_s, lambda: self._lose(attempt, "interrupted"))
         else:
             self._at(self._clock_s, lambda: self._end_early(attempt, Reason.DEADLINE))
@@ -190,7 +194,7 @@ class SimulatedExecutor(EventQueue):
     def next_event(self, until_s: float | None) -> Event | None:
         """Returns the next event, or None at ``until_s``. The clock jumps to its time."""
         while True:
-            if (posted := super().next_event(until_s=0.0)) is not None:
+            if (posted := super().next_event(until_s=self._clock_s)) is not None:
                 return posted
             if not self._due or (until_s is not None and self._due[0][0] > until_s):
                 if until_s is None:
@@ -228,7 +232,7 @@ class SimulatedExecutor(EventQueue):
     def _wait(self, future: Future[Event]) -> Event | None:
         """Returns the answer, or a requested stop; the clock stands still."""
         while not wait([future], timeout=POLL_S).done:
-            if (posted := super().next_event(until_s=0.0)) is not None:
+            if (posted := super().next_event(until_s=self._clock_s)) is not None:
                 self._at(self._clock_s, lambda: self._wait(future))
                 return posted
         return future.result()
@@ -265,17 +269,21 @@ class SimulatedExecutor(EventQueue):
         return Reported(attempt.trial.number, step, metrics, answer if self._has_stopper else None)
 
     def _complete(self, attempt: _Attempt) -> Trial:
-        metrics = attempt.simulation.metrics
-        if (first := self._problem.metrics[0].name) not in metrics:  # others may be known without training
-            error = f"simulate returned {metrics!r:.800}, without {first}"
-            return attempt.trial.fail(Reason.NO_METRIC, error)
+        simulated = attempt.simulation.metrics
+        metrics = {**known_metrics(self._problem, attempt.trial), **simulated}
+        if missing := missing_metrics(self._problem, attempt.trial, metrics):
+            error = f"simulate returned {simulated!r:.800}, without {', '.join(missing)}"
+            if attempt.known_error:
+                error += f"; before that: {attempt.known_error}"
+            return attempt.trial.fail(Reason.NO_METRIC, f"{error}. Return them from simulate, or declare other metrics")
         if bad := not_finite(metrics):
             error = f"simulate returned {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return attempt.trial.fail(Reason.NOT_FINITE, error)
         return attempt.trial.complete(metrics)
 
     def _end_early(self, attempt: _Attempt, reason: Reason) -> Event | None:
-        return self._end(attempt, attempt.trial.stop(reason, attempt.reported))
+        known = known_metrics(self._problem, attempt.trial)
+        return self._end(attempt, attempt.trial.stop(reason, attempt.reported, known))
 
     def _end(self, attempt: _Attempt, trial: Trial) -> Event | None:
         if attempt.has_ended:

@@ -170,13 +170,13 @@ class Supervisor:
                     self.status = ended[1]
         return count
 
-    def attend(self, control: socket.socket, handles: Iterable[int | None], *, obeys: bool) -> None:
+    def wait_for_end(self, control: socket.socket, handles: Iterable[int | None], *, answers_orders: bool) -> None:
         """Returns when the child, the driver, the parent or another watched process has ended.
 
         Args:
             control: The socket to the driver.
             handles: Descriptors of watched processes. None: only the parent's end is noticed, a little later.
-            obeys: Whether to answer orders.
+            answers_orders: Whether to answer orders of the driver.
         """
         parent = os.getppid()
         awake, wake = os.pipe()
@@ -187,14 +187,14 @@ class Supervisor:
         known = [handle for handle in handles if handle is not None]
         for fd in (awake, *known):
             poll.register(fd, select.POLLIN)
-        poll.register(control, select.POLLIN if obeys else 0)  # its end is reported in any case
+        poll.register(control, select.POLLIN if answers_orders else 0)  # its end is reported in any case
         timeout_ms = None if known else POLL_MS
         self.reap()
         while self.status is None and os.getppid() == parent:
             for fd, event in poll.poll(timeout_ms):
                 if fd == awake:
                     os.read(awake, 4096)
-                elif fd != control.fileno() or not event & select.POLLIN or not self._obey(control):
+                elif fd != control.fileno() or not event & select.POLLIN or not self._answer_orders(control):
                     return
             self.reap()
 
@@ -203,7 +203,7 @@ class Supervisor:
         self._end_below(limit_s, spare=lambda below: set())
         self.reap()
 
-    def _obey(self, control: socket.socket) -> bool:
+    def _answer_orders(self, control: socket.socket) -> bool:
         """Answers orders. Returns False if the driver has closed the socket."""
         answers = {"pid": lambda: str(self.child), "mark": self._mark, "sweep": self._sweep}
         try:
@@ -309,7 +309,7 @@ def keep(guard: int, driver: int | None, control: socket.socket, fds: list[int],
         run_command(me, fds, command)
     close_all(fds)
     supervisor = Supervisor(child)
-    supervisor.attend(control, (driver, handle), obeys=True)
+    supervisor.wait_for_end(control, (driver, handle), answers_orders=True)
     supervisor.end()
     end_like(supervisor.status)
 
@@ -333,7 +333,7 @@ def main(arguments: list[str]) -> None:
         keep(guard, handle, control, fds, command)
     close_all(fds)
     supervisor = Supervisor(keeper)
-    supervisor.attend(control, (handle,), obeys=False)
+    supervisor.wait_for_end(control, (handle,), answers_orders=False)
     until_s = time.monotonic() + 2 * CLEANUP_S
     while supervisor.status is None and time.monotonic() < until_s:  # the keeper ends everything, unless it was stopped
         time.sleep(0.005)

@@ -247,6 +247,8 @@ class WorkerProcess:
                 curve += content
                 for step, metrics in content:
                     post(Reported(trial.number, step, metrics))
+            elif isinstance(content, ExtraResult):  # of an earlier trial of the job
+                post(content)
             else:
                 result = self._answer(kind, content)
                 return result if result is None or isinstance(result, Trial) else None

@@ -29,7 +29,7 @@ class LazyWeights(Protocol):
         """Yields the tensors of these names, in any order; each is valid until the next one."""
 
 
-Donor: TypeAlias = Mapping[str, Tensor] | LazyWeights | nn.Module
+WeightsLike: TypeAlias = Mapping[str, Tensor] | LazyWeights | nn.Module
 
 
 class _LoadedWeights:
@@ -43,7 +43,7 @@ class _LoadedWeights:
         return ((name, self.shapes[name]) for name in names)
 
 
-def donor_list(donors: Iterable[Donor]) -> list[Donor]:
+def donor_list(donors: Iterable[WeightsLike]) -> list[WeightsLike]:
     """Returns the donors of a call as a list.
 
     Raises:
@@ -54,7 +54,7 @@ def donor_list(donors: Iterable[Donor]) -> list[Donor]:
     return list(donors)
 
 
-def weights_of(donor: Donor) -> LazyWeights:
+def weights_of(donor: WeightsLike) -> LazyWeights:
     """Returns a donor's tensors.
 
     Raises:

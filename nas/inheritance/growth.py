@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nas.inheritance.channel_edits import Weights
-from nas.inheritance.growth_checks import check_weights
+from nas.inheritance.growth_checks import check_transformer
 from nas.spaces.growth import GrowthOperation, InsertBlock, Sizes, Stack, WidenHeads, WidenMlp
 
 _NOISE = 0.1
@@ -42,7 +42,7 @@ def grow(sizes: Sizes, weights: Mapping[str, Tensor], operations: Iterable[Growt
         PointError: an operation is not possible when its turn comes.
         ConfigurationError: the weights are of another network.
     """
-    found = {name: weights[name] for name in check_weights(sizes, weights)}
+    found = {name: weights[name] for name in check_transformer(sizes, weights)}
     for operation in operations:
         found = _after(sizes, found, operation)
         sizes = operation.apply(sizes)

@@ -51,7 +51,7 @@ def embeddings_in(weights: Mapping[str, Tensor], sizes: Sizes) -> list[str]:
     return names
 
 
-def check_weights(sizes: Sizes, weights: Mapping[str, Tensor], n_heads: int | None = None) -> list[str]:
+def check_transformer(sizes: Sizes, weights: Mapping[str, Tensor], n_heads: int | None = None) -> list[str]:
     """Returns the names of all tensors of a transformer of these sizes.
 
     Args:
@@ -93,7 +93,7 @@ def transformer_in(model: nn.Module, sizes: Sizes, operations: Sequence[GrowthOp
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
     n_heads = getattr(model.get_submodule(f"{prefix}layers.0.self_attn"), "num_heads", None)
     try:
-        known = check_weights(sizes, own, n_heads)
+        known = check_transformer(sizes, own, n_heads)
     except ConfigurationError as error:
         raise PointError(f"{OTHER_NETWORK}: {error}") from error
     transformer = model.get_submodule(prefix.removesuffix("."))

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from nas.core.errors import ConfigurationError
 from nas.inheritance.crossover import prefer_origins
 from nas.inheritance.derived_weights import with_derived
-from nas.inheritance.donor_weights import Donor, donor_list, weights_of
+from nas.inheritance.donor_weights import WeightsLike, donor_list, weights_of
 from nas.inheritance.layer_alignment import align, channel_weights, execution_order, layers_of
 from nas.inheritance.module_state import copies_in, lazy_layers, load_refusal
 from nas.inheritance.reparametrization import layers_among, reparametrized_layers
@@ -40,12 +40,10 @@ from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.growth import Growth
 from nas.storage.tensor_names import is_weight, unwrapped
 
-__all__ = ["InheritanceReport", "Rules", "TensorInheritance", "inherit"]
-
 
 def inherit(
     model: nn.Module,
-    donors: Iterable[Donor],
+    donors: Iterable[WeightsLike],
     *,
     rules: Rules | None = None,
     derivation: Derivation | Growth | Crossing | None = None,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError
-from nas.inheritance.donor_weights import Donor, LazyWeights, donor_list, weights_of
+from nas.inheritance.donor_weights import LazyWeights, WeightsLike, donor_list, weights_of
 from nas.inheritance.inherit import report_of
 from nas.inheritance.reparametrization import REFUSAL, reparametrized_layers
 from nas.inheritance.report import InheritanceReport
@@ -46,7 +46,9 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     }
 
 
-def inherit_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, donors: Iterable[Donor]) -> InheritanceReport:
+def inherit_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, donors: Iterable[WeightsLike]
+) -> InheritanceReport:
     """Copies into a new optimizer what fits of the donors' state.
 
     State is matched by the names of the parameters. A parameter takes its state from one donor. That donor must have

@@ -12,8 +12,7 @@ from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.channel_edits import Weights, node_of
 from nas.inheritance.donor_weights import LazyWeights
 from nas.inheritance.growth import grow, new_blocks
-from nas.inheritance.growth_checks import OTHER_NETWORK, transformer_in
-from nas.inheritance.growth_checks import check_weights as check_transformer
+from nas.inheritance.growth_checks import OTHER_NETWORK, check_transformer, transformer_in
 from nas.inheritance.morphism import check_weights, outcome, replay
 from nas.inheritance.report import TensorInheritance
 from nas.inheritance.shape_rules import all_finite, storage_refusal

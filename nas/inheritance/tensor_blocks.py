@@ -70,7 +70,7 @@ def blocks(child: Tensor, donor: Tensor, role: Role, parts: TensorParts | None) 
     """
     own, dim = role.parts, 0 if role.parts is None else role.parts.dim
     if role.is_transposed:
-        child, donor, dim = child.t(), donor.t(), 1 - dim
+        child, donor, dim = child.transpose(0, 1), donor.transpose(0, 1), 1 - dim
     if own is None or parts is None or not own.are_like(parts):
         yield Block(child, donor, 1, role.n_kernel_dims)
         return

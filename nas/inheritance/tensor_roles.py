@@ -23,7 +23,8 @@ class Role(NamedTuple):
         is_parameter: Whether it is a parameter, not a buffer.
         is_weight: Whether it is the weight of a linear layer, of projections of an attention, or of a convolution
             without groups: ``(outputs, inputs, ...)``.
-        is_transposed: Whether it is a linear layer's weight of shape ``(inputs, outputs)``.
+        is_transposed: Whether its shape is ``(inputs, outputs, ...)``, as of a transposed convolution or Hugging Face's
+            ``Conv1D``.
         n_kernel_dims: The number of kernel dimensions, the last ones.
         groups: The groups of a convolution; 0 for other layers.
         n_stacked: The number of parts stacked in it: gates of a recurrent layer, projections of an attention.
@@ -66,8 +67,8 @@ class Roles:
         convolutions = [module for module in modules if isinstance(module, _ConvNd)]
         return Role(
             is_parameter=not self._parameters.isdisjoint(names),
-            is_weight=bool(modules) and not any(conv.groups > 1 or conv.transposed for conv in convolutions),
-            is_transposed=any(map(is_transposed, modules)),
+            is_weight=bool(modules) and not any(conv.groups > 1 for conv in convolutions),
+            is_transposed=any(map(is_transposed, modules)) or any(conv.transposed for conv in convolutions),
             n_kernel_dims=max((len(conv.kernel_size) for conv in convolutions), default=0),
             groups=max((conv.groups for conv in convolutions), default=0),
             n_stacked=max((self._stacked.get(name, 1) for name in names), default=1),

@@ -150,13 +150,8 @@ class CellsProblem(ImageProblem):
         """Returns the test images of the data set, averaged to ``side``."""
         return shrunk(self._source.load_test(), self._side)
 
-    def build(self, point: Point, n_halves: int = 2) -> nn.Module:
-        """Returns the full-size network of a cell, or the supernet of an epoch.
-
-        Args:
-            point: A point of the space.
-            n_halves: Not used.
-        """
+    def build(self, point: Point) -> nn.Module:
+        """Returns the full-size network of a cell, or the supernet of an epoch."""
         return self._built(point, OWN)
 
     def build_for(self, run: TrialRun) -> nn.Module:

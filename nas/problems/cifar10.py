@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -18,7 +19,7 @@ from nas.core.policy import Policy
 from nas.core.validation import check_int, check_seed
 from nas.inheritance.rules import Rules
 from nas.problems.images.augmentation import Augmentation
-from nas.problems.images.graph_recipes import MAX_FLOPS, WIDTHS, graph_recipe, image_graphs
+from nas.problems.images.graph_recipes import WIDTHS, graph_recipe
 from nas.problems.images.image_problem import ImageProblem
 from nas.problems.images.pixels import N_CLASSES, Images, split
 from nas.storage.remote_file import check_file, checked_options, read_file
@@ -45,7 +46,7 @@ class Cifar10Problem(ImageProblem):
         data_options: Options for fsspec.
         split_seed: The seed that chooses the validation images.
         n_epochs: Epochs of a full training.
-        max_flops: Most FLOPs of a network for one image; a multiplication and an addition are two.
+        max_flops: Most FLOPs of a network for one image; a multiplication and an addition are two. None: 400,000,000.
         max_activations: Most activations of all layers together for one image; None: any.
         precision: Precision of training: ``float32``, ``bfloat16`` or ``auto`` (`nas.training.precision`).
         objectives: ``accuracy`` and others of ``ImageProblem.OBJECTIVES``; None: accuracy alone.
@@ -60,7 +61,8 @@ class Cifar10Problem(ImageProblem):
     pixel_mean = 120.71
     pixel_std = 64.15
     image_shape = _SHAPE
-    initial_widths = (*WIDTHS, [48, 96, 192, 192, 192])
+    initial_widths = (*WIDTHS, [48, 96, 192, 192, 192], [64, 128, 256, 256, 256], [96, 192, 384, 384, 384])
+    default_max_flops = 400_000_000
     data_arguments: ClassVar[frozenset[str]] = frozenset({"data_file", "data_options"})
     data_files: ClassVar[frozenset[str]] = frozenset({"data_file"})
 
@@ -71,7 +73,7 @@ class Cifar10Problem(ImageProblem):
         data_options: Mapping[str, Any] | None = None,
         split_seed: int = 0,
         n_epochs: int = 96,
-        max_flops: int = MAX_FLOPS,
+        max_flops: int | None = None,
         max_activations: int | None = None,
         precision: str = "auto",
         objectives: Sequence[str] | None = None,
@@ -84,16 +86,22 @@ class Cifar10Problem(ImageProblem):
         self.split_seed = split_seed
         self.choose_objectives(objectives)
         self.rules = Rules.of(rules)
-        self.space = image_graphs(self.image_shape, self.initial_widths, max_flops, max_activations)
+        self.space = self.graph_space(max_flops, max_activations)
         self.recipe = graph_recipe(n_epochs, precision, AUGMENTATION)
         check_file("problem.data_file", data_file, self.data_options, _REMEDY)
 
     def load_train(self) -> tuple[Images, Images]:
         """Returns five sixths of the training images (41,667 of all) and, for validation, the rest."""
-        return split(self._load("train", "test")[0], self.split_seed)
+        train, self._test = self._load("train", "test")
+        return split(train, self.split_seed)
 
     def load_test(self) -> Images:
         """Returns the test images: 10,000 in the whole set."""
+        return self._test
+
+    @cached_property
+    def _test(self) -> Images:
+        """The test images, kept for all finalists that this process scores; ``load_train`` reads them, too."""
         return self._load("test")[0]
 
     def _load(self, *parts: str) -> list[Images]:

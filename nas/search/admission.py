@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, PointError, SearchFailedError
 from nas.core.point import is_json
 from nas.core.policy import Policy, Stage
+from nas.core.redaction import one_line
 from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import DONOR_RULES, Proposal, State, Trial
 from nas.core.validation import path_in_errors, short_repr
@@ -53,7 +54,8 @@ def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rul
     """
     if not isinstance(answer, Proposal):
         raise SearchFailedError(
-            f"tuner {rules.tuner} answered {answer!r} at proposal {index}; it must answer a Proposal, WAIT or STOP"
+            f"tuner {rules.tuner} answered {short_repr(answer)} at proposal {index}; it must answer a Proposal, "
+            "WAIT or STOP"
         )
     label = f"proposal {index} of {rules.tuner}"
     _check_sources(answer, stage, trials, rules, label)
@@ -65,7 +67,8 @@ def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rul
             "Add them to its `policies`, or propose others"
         )
     if not is_json(answer.point) or not is_json(answer.derivation):
-        raise SearchFailedError(f"{label}: must be plain JSON data: {answer.point!r}, {answer.derivation!r}")
+        shown = one_line(f"{answer.point!r}, {answer.derivation!r}")
+        raise SearchFailedError(f"{label}: must be plain JSON data: {shown}")
     if rules.space is not None:
         try:
             rules.space.validate(answer.point)
@@ -127,8 +130,8 @@ def retrain(
     return _new_trial(proposal, stage, index, trials, seed)
 
 
-def go_on(parent: Trial, stage: Stage, n_epochs: int, trials: Sequence[Trial], seed: int) -> Trial:
-    """Returns the trial that goes on training a parent's point, from its weights.
+def continue_training(parent: Trial, stage: Stage, n_epochs: int, trials: Sequence[Trial], seed: int) -> Trial:
+    """Returns the trial that continues training a parent's point, from its weights.
 
     Its policies are those of the stage, without those that shorten the training. Its seed is new.
 
@@ -151,13 +154,22 @@ def go_on(parent: Trial, stage: Stage, n_epochs: int, trials: Sequence[Trial], s
 def not_repeated(trials: Iterable[Trial]) -> list[Trial]:
     """Returns the FAILED trials that were not repeated yet, by number.
 
-    A supernet epoch that the tuner proposed again was repeated.
+    A search may also repeat by itself: a supernet epoch, a final that reached the deadline, a trial of ``more_epochs``.
     """
     in_order = sorted(trials, key=lambda trial: trial.number)
     repeated = {trial.retry_of for trial in in_order}
-    newest = {epoch_of(trial.point): trial.number for trial in in_order if is_epoch(trial)}
+    stages = {trial.number: trial.stage for trial in in_order}
+    newest = {_training_of(trial, stages): trial.number for trial in in_order}
     failed = [trial for trial in in_order if trial.state == State.FAILED and trial.number not in repeated]
-    return [trial for trial in failed if newest.get(epoch_of(trial.point), trial.number) == trial.number]
+    return [trial for trial in failed if newest[_training_of(trial, stages)] == trial.number]
+
+
+def _training_of(trial: Trial, stages: Mapping[int, str]) -> Hashable:
+    """Returns a key that a trial shares with the trials that repeat it."""
+    if is_epoch(trial):
+        return epoch_of(trial.point)
+    is_search = trial.more_epochs is None and all(stages.get(parent) == trial.stage for parent in trial.parents)
+    return (trial.number,) if is_search else (trial.stage, trial.parents, trial.more_epochs)
 
 
 def repeat(failed: Trial, trials: Sequence[Trial]) -> Trial:

@@ -46,7 +46,15 @@ from nas.executors.events import (
 )
 from nas.executors.executor import Executor
 from nas.inheritance.donors.resolver import DonorResolver
-from nas.search.admission import AdmissionRules, admit, check_recorded, check_suggested, go_on, repeat, retrain
+from nas.search.admission import (
+    AdmissionRules,
+    admit,
+    check_recorded,
+    check_suggested,
+    continue_training,
+    repeat,
+    retrain,
+)
 from nas.search.budget.enforcer import BudgetEnforcer
 from nas.search.budget.planner import StagePlanner
 from nas.search.crash_tracker import CrashTracker
@@ -191,8 +199,6 @@ class SearchController:
             self._scores, self._slots, executor, max_attempts=settings.max_attempts, observe=observe
         )
 
-    # ---- the search stage
-
     def search(self, stage: Stage) -> bool:
         """Runs the search stage, and returns whether the tuner ended it; if not, the budget did.
 
@@ -257,14 +263,15 @@ class SearchController:
                 "trial is running. A tuner without further proposals must answer STOP"
             )
 
-    def is_exhausted(self, stage: Stage) -> bool:
+    def is_exhausted(self, stage: Stage, *, allows_epochs: bool = True) -> bool:
         """Returns whether the tuner has no more proposals. Asks it like ``search``, and runs nothing.
 
         Every trial of the stage must have finished.
         """
         self.restore(stage)
         while self._may_ask(stage):
-            answer, self._proposals.n_shown_at_wait = self._ask_tuner(self._next_job())
+            job = self._next_job()
+            answer, self._proposals.n_shown_at_wait = self._ask_tuner(job, allows_epochs=allows_epochs)
             if answer is not WAIT or self._scores.take_request(len(self.trials)) is not None:
                 return answer is STOP
         return False
@@ -384,10 +391,10 @@ class SearchController:
         for trial in failed:
             self._propose(repeat(trial, self.trials))
 
-    def go_on(self, parent: Trial, stage: Stage, n_epochs: int) -> None:
-        """Proposes a trial that goes on training another; ``train_finalists`` of the stage runs it."""
+    def continue_training(self, parent: Trial, stage: Stage, n_epochs: int) -> None:
+        """Proposes a trial that continues training another; ``train_finalists`` of the stage runs it."""
         self._check_recorded([parent])
-        self._propose(go_on(parent, stage, n_epochs, self.trials, self._settings.seed))
+        self._propose(continue_training(parent, stage, n_epochs, self.trials, self._settings.seed))
 
     def _check_recorded(self, trials: Iterable[Trial]) -> None:
         check_recorded(trials, self._rules.space, self._records)
@@ -397,8 +404,6 @@ class SearchController:
         self.trials.append(trial)
         self._waiting.append(trial.number)
         self._observe(Proposed(trial))
-
-    # ---- later stages
 
     def train_finalists(self, stage: Stage, finalists: Iterable[Trial], *, n_trials: int | None = None) -> bool:
         """Trains finalists, in this order, as trials of a later stage.
@@ -475,8 +480,6 @@ class SearchController:
         if len(self._slots.running) + n_waiting >= self._executor.slots:
             return None
         return next((t for t in finalists if self._enforcer.may_start(stage, n_waiting, parent=t)), None)
-
-    # ---- submitting trials
 
     def _waiting_in(self, stage: Stage) -> Iterator[Trial]:
         """Yields the stage's waiting trials that are not held back, in the order of the queue."""
@@ -565,8 +568,6 @@ class SearchController:
     def _fail(self, trial: Trial, reason: Reason, error: str) -> None:
         self._add_foreign_result(self._records.commit(trial.fail(reason, error).finish(time.time())))
 
-    # ---- garbage collection
-
     def collect_garbage(self, *, at_end: bool = False) -> None:
         """Deletes weights that nothing needs, if a collection is due.
 
@@ -585,8 +586,6 @@ class SearchController:
             self.trials[number] = self.trials[number].delete_weights()
             self._proposals.delete_weights(number)
         self._observe(WeightsDeleted(tuple(sorted(plan.weights_deleted)), plan.bytes_freed, plan.over_budget))
-
-    # ---- events
 
     def _next_event(self, stage: Stage) -> Event | None:
         return self._executor.next_event(self._enforcer.next_check_s(stage))

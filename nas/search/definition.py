@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -310,7 +310,11 @@ def _not_finite(value: object, path: str = "") -> str | None:
     """Returns the place of a number that is not finite, such as ``problem.rate=nan``, or None."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path.replace('.arguments.', '.')}={value}"
-    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    parts: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
     found = (_not_finite(part, f"{path}.{key}".lstrip(".")) for key, part in parts)
     return next((place for place in found if place is not None), None)
 
@@ -355,7 +359,7 @@ def read_code(code: object) -> bool:
 def compared(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of ``search.json`` that every session of a search has in common.
 
-    Earlier versions also recorded the ``content`` of code; now sessions record digests of code.
+    Old records also have ``content``, which is left out.
     """
     metrics = [f"{metric['name']} ({metric['direction']})" for metric in record["metrics"]]
     identity = {key: value for key, value in record["identity"].items() if key != "content"}

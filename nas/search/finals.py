@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nas.core.errors import ActionError
@@ -18,6 +18,7 @@ from nas.search.admission import check_recorded
 from nas.spaces.space import Space
 from nas.storage.records import Records
 from nas.storage.search_records import check_best
+from nas.training.messages import NO_EXPORT, NO_WEIGHTS, PROGRAM
 
 _MAX_REMARKS, _MAX_REMARK = 100, 1_000  # lines, characters of each
 _BEST = re.compile(r"best-([0-9]{4,9})\.json")
@@ -51,57 +52,52 @@ class WinnerSelection:
 
     def is_done(self, trials: Sequence[Trial]) -> bool:
         """Returns whether the finalists are tested and the winner is exported, or there is no winner."""
-        winner = self._ranking.winner(trials)
-        if winner is None:
-            return True
-        finalists = {t.number for t in self._ranking.tested(trials)}
-        is_tested = not self._has_test or self._records.tests().keys() >= finalists
+        return self._left(trials, retries=False) == ([], False)
+
+    def can_retry(self, trials: Sequence[Trial]) -> bool:
+        """Returns whether a finalist's test or the winner's export failed, or ``is_done`` is false."""
+        return self._left(trials, retries=True) != ([], False)
+
+    def _left(self, trials: Sequence[Trial], *, retries: bool) -> tuple[list[Trial], bool]:
+        """Returns the finalists to test, and whether a winner is to be exported."""
+        if (winner := self._ranking.winner(trials)) is None:
+            return [], False
+        tests = self._records.tests()
+        tested = self._ranking.tested(trials) if self._has_test else []
+        failed = {number for number, test in tests.items() if retries and "metrics" not in test}
         best = newest_best(self._records)
-        return best is not None and best["trial"] == winner.number and is_tested
-
-    def has_failed(self, trials: Sequence[Trial]) -> bool:
-        """Returns whether a finalist's test failed, or the winner's export."""
-        winner, best = self._ranking.winner(trials), newest_best(self._records)
-        is_exported = winner is None or best is None or best["trial"] != winner.number or best["export"] is not None
-        return not is_exported or bool(self._failed_tests(trials))
-
-    def _failed_tests(self, trials: Sequence[Trial]) -> frozenset[int]:
-        """Returns the finalists whose newest test failed."""
-        if not self._has_test:
-            return frozenset()
-        failed = {number for number, test in self._records.tests().items() if "metrics" not in test}
-        return frozenset(trial.number for trial in self._ranking.tested(trials) if trial.number in failed)
+        is_exported = best is not None and best["trial"] == winner.number and not (retries and _has_failed(best))
+        return [t for t in tested if t.number in failed or t.number not in tests], not is_exported
 
     def select_winner(self, executor: Executor, trials: Sequence[Trial], *, retries: bool = False) -> bool:
         """Tests each finalist once, and exports the winner.
 
-        With ``retries``, failed tests and a failed export are repeated. A winner whose test then succeeds is exported
-        again.
+        A winner whose test succeeds after its export is exported again. With ``retries``, failed tests and a
+        failed export are repeated; one that has fewer files than before does not count.
 
         Returns False if there is no winner, or if it was exported before.
         """
         winner = self._ranking.winner(trials)
         if winner is None:
             return False
-        tests, tested = self._records.tests(), self._ranking.tested(trials) if self._has_test else []
-        failed = self._failed_tests(trials) if retries else frozenset()
-        check_recorded((winner, *tested), self._space, self._records)
-        for trial in tested:
-            if trial.number not in tests or trial.number in failed:
-                tests[trial.number] = self._test(executor, trial)
+        to_test, is_left = self._left(trials, retries=retries)
+        check_recorded((winner, *to_test), self._space, self._records)
+        for trial in to_test:
+            is_fixed = "metrics" in self._test(executor, trial) and trial.number == winner.number
+            is_left = is_left or is_fixed
+        if not is_left:
+            return False
         best = newest_best(self._records)
-        if best is not None and best["trial"] == winner.number:
-            is_mended = winner.number in failed and "metrics" in tests[winner.number]
-            if not (is_mended or (retries and best["export"] is None)):
-                return False
         number = 1 if best is None else int(best["number"]) + 1
         exported = self._export(executor, winner)
+        if best is not None and best["trial"] == winner.number and len(exported["files"]) < len(best["files"]):
+            exported = {name: best[name] for name in ("export", "files", "missing")}
         record = {
             "number": number,
             "trial": winner.number,
             "point": winner.point,
             "metrics": dict(winner.metrics),
-            "test": tests.get(winner.number),
+            "test": self._records.tests().get(winner.number),
             "ancestors": [t.number for t in Lineage.of(trials).ancestors(winner.number)],
             "time": time.time(),
             "remarks": self._remarks_on(trials, winner),
@@ -133,6 +129,11 @@ class WinnerSelection:
         record = {"trial": trial.number, **outcome}
         self._records.publish_test(record)
         return record
+
+
+def _has_failed(best: Mapping[str, Any]) -> bool:
+    """Returns whether the export of a winner, or that of its program, failed."""
+    return best["export"] is None or best["missing"].get(PROGRAM, NO_EXPORT) not in (NO_EXPORT, NO_WEIGHTS)
 
 
 def newest_best(records: Records) -> dict[str, Any] | None:

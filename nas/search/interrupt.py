@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from nas.core.trial import Trial
@@ -26,11 +27,14 @@ def interrupt_trials(
         trials: All trials by number; results are written into it.
         observe: Called with each result.
     """
+    repeat_s = -math.inf
     until_s = executor.now_s() + INTERRUPT_TIMEOUT_S
-    while slots.running and executor.now_s() < until_s:
-        for number in slots.running.values():
-            executor.stop(trials[number], "interrupt")
-        match executor.next_event(min(until_s, executor.now_s() + INTERRUPT_REPEAT_S)):
+    while slots.running and (now_s := executor.now_s()) < until_s:
+        if now_s >= repeat_s:
+            repeat_s = min(until_s, now_s + INTERRUPT_REPEAT_S)
+            for number in slots.running.values():
+                executor.stop(trials[number], "interrupt")
+        match executor.next_event(repeat_s):
             case Finished(trial=trial):
                 slots.release(trial.number)
                 trials[trial.number] = trial

@@ -90,8 +90,6 @@ class JobScheduler:
         """Whether a job has a slot, or is to start again."""
         return bool(self._without_slot or self._slots.holders())
 
-    # ---- asking the tuner for a job
-
     def can_choose(self, index: int) -> bool:
         """Returns whether the job of proposal ``index`` of the search stage can be chosen now."""
         if not self.plan.requests_trials or not self._deterministic:
@@ -149,8 +147,6 @@ class JobScheduler:
         """Returns whether the job of a waiting trial keeps a slot for it."""
         holder = self._slots.holder(trial.job)
         return trial.job in self._has_next_trial and holder is not None and not holder.is_dismissed
-
-    # ---- slots
 
     def slot_for(self, trial: Trial, *, is_search: bool) -> int | None:
         """Returns the slot on which the trial's job waits, else a free one, or None."""
@@ -223,8 +219,6 @@ class JobScheduler:
     def _dismiss(self, holder: SlotHolder) -> None:
         holder.is_dismissed = True
         self._executor.dismiss(holder.job)
-
-    # ---- events
 
     def trial_requested(self, job: int) -> None:
         """Notes that the job waits for its next trial."""

@@ -18,7 +18,7 @@ from nas.core.errors import AlreadyPublishedError, SearchBusyError, StorageError
 from nas.search.host_process import HostProcess
 from nas.storage.record_format import encode_record
 from nas.storage.records import Records
-from nas.storage.sessions import past_sessions, read_heartbeat, spent_hours
+from nas.storage.sessions import newest_session, past_sessions, read_heartbeat, spent_hours
 
 HEARTBEAT_S = 10.0
 LEASE_TIMEOUT_S = 60.0
@@ -39,6 +39,7 @@ class SearchLease:
         records: The search's records.
         settings: The session's settings, for its record (no paths, no credentials).
         code: Fields of its record that describe the code (``nas.search.session_code``).
+        number: The session's number; None: the next one.
         takeover: Take the lease whatever the last session's heartbeat says.
         on_takeover: Called from the heartbeat's thread, with a message, when a newer session has taken the lease.
         flow_run: The Prefect flow run of the session, or None.
@@ -46,7 +47,7 @@ class SearchLease:
         now_s: The clock that counts the search's hours.
 
     Raises:
-        SearchBusyError: another command drives the search.
+        SearchBusyError: another command drives the search, or has begun a session of this number.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class SearchLease:
         *,
         settings: Mapping[str, Any] | None = None,
         code: Mapping[str, Any] | None = None,
+        number: int | None = None,
         takeover: bool = False,
         on_takeover: Callable[[str], None] = lambda message: None,
         flow_run: str | None = None,
@@ -67,13 +69,13 @@ class SearchLease:
         earlier = past_sessions(records)
         if not takeover:
             check_free(records, notify=notify)
-        self.number = max(earlier, default=0) + 1
+        self.number = max(earlier, default=0) + 1 if number is None else number
         self.hours_before = spent_hours(records, earlier)
         self._started_s = now_s()
         self._n_heartbeats = 0
         self.is_in_process = (settings or {}).get("runner") in IN_PROCESS
         self._heartbeat_lock = threading.Lock()
-        self._is_stopping = self._is_complete = False
+        self._is_stopping = self._is_complete = self._is_released = False
         self._closed = threading.Event()
         record = {
             "session": self.number,
@@ -106,6 +108,11 @@ class SearchLease:
             other = past_sessions(records).get(self.number)
             if other is None:  # the storage lists new names late
                 raise
+            if _has_ended(other, read_heartbeat(records, self.number)):
+                raise SearchBusyError(
+                    f"session {self.number} of the search in {records.files.url} began and ended while this command "
+                    "started. Run the command again"
+                ) from error
             raise _busy(records, other, time.time() - other["started"]) from error
         self._heartbeat(ended=False)
         if takeover and earlier:
@@ -154,9 +161,10 @@ class SearchLease:
 
     def _takeover(self) -> str | None:
         """Returns a message on the newer session that took the lease, or None."""
-        number, record = max(past_sessions(self._records).items(), default=(0, {}))
-        if number <= self.number:
+        newest = newest_session(self._records)
+        if newest is None or newest[0] <= self.number:
             return None
+        number, record, _ = newest
         return f"session {number} on {record['host']} (pid {record['pid']}) took the search over"
 
     def _session_hours(self) -> float:
@@ -177,11 +185,12 @@ class SearchLease:
     def _heartbeat(self, *, ended: bool) -> None:
         with self._heartbeat_lock:
             self._n_heartbeats += 1
+            self._is_released |= ended  # a late mark does not take it back
             heartbeat = {
                 "count": self._n_heartbeats,
                 "time": time.time(),
                 "hours": self._session_hours(),
-                "ended": ended,
+                "ended": self._is_released,
                 "stopping": self._is_stopping,
                 "complete": self._is_complete,
             }

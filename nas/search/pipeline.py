@@ -18,6 +18,7 @@ from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.ranking import Export, Ranking
 from nas.core.redaction import public_line, remove_passwords
+from nas.core.supernet import is_epoch
 from nas.core.tracebacks import text_of
 from nas.core.trial import State, Trial
 from nas.core.validation import check_choice, check_int
@@ -150,6 +151,11 @@ class SearchPipeline:
         """The name of the search."""
         return self.records.files.name
 
+    def hours_left(self) -> float | None:
+        """Returns the hours after which the next session stops its trials, or None."""
+        hours = self.budget.hours if self.budget.stops_trials else None
+        return None if hours is None else max(0.0, hours - spent_hours(self.records))
+
     def ended_by(self) -> str | None:
         """Returns what ended the search: a field of the budget, or ``tuner``.
 
@@ -172,7 +178,10 @@ class SearchPipeline:
             return bound
         if self._jobs_are_used_up(trials):
             return "jobs"
-        return "tuner" if self._tuner_is_exhausted(trials) else None
+        if self._tuner_is_exhausted(trials):
+            return "tuner"
+        bound = self._bound_of_epochs(trials, *planned)
+        return bound if bound and self._tuner_is_exhausted(trials, allows_epochs=False) else None
 
     def has_finals(self) -> bool:
         """Returns whether the winner is exported, and no trial is left to train.
@@ -183,7 +192,7 @@ class SearchPipeline:
         trials, _ = self.records.load()
         if self.more_epochs is not None:
             is_left = any(not t.is_finished and t.more_epochs is not None for t in trials)
-            return not is_left and self._to_go_on(trials) is None and self._selection.is_done(trials)
+            return not is_left and self._trial_to_continue(trials) is None and self._selection.is_done(trials)
         left = self._finalists_left(trials, *self._planned(trials))
         is_left = any(left.values()) or any(not trial.is_finished and trial.stage in left for trial in trials)
         return not is_left and self.ranking.winner(trials) is not None and self._selection.is_done(trials)
@@ -208,7 +217,7 @@ class SearchPipeline:
     def can_retry(self) -> bool:
         """Returns whether FAILED trials were not repeated, or a test or the export failed."""
         trials = self.records.load()[0]
-        return bool(not_repeated(trials)) or self._selection.has_failed(trials)
+        return bool(not_repeated(trials)) or self._selection.can_retry(trials)
 
     def _finalists_left(self, trials: Sequence[Trial], planner: StagePlanner, spent: Usage) -> dict[str, list[Trial]]:
         """Returns the finalists to retrain, by later stage."""
@@ -250,6 +259,12 @@ class SearchPipeline:
                 bounds[stage.name] = None if None in found else found[0]
         return bounds
 
+    def _bound_of_epochs(self, trials: Sequence[Trial], planner: StagePlanner, spent: Usage) -> Bound | None:
+        """Returns the bound that leaves no time for another supernet epoch, or None."""
+        kinds = {trial.policies for trial in trials if is_epoch(trial)}
+        found = (planner.closed_by(self.prepared.plan.search, spent, kind=kind) for kind in kinds)
+        return next(filter(None, found), None)
+
     def _planner(self, trials: Callable[[], Sequence[Trial]]) -> StagePlanner:
         slots = self.prepared.search.slots
         return StagePlanner(
@@ -270,7 +285,7 @@ class SearchPipeline:
             return False
         return not self.prepared.jobs.active_jobs(in_stage, self.records.ended_jobs())
 
-    def _tuner_is_exhausted(self, trials: Sequence[Trial]) -> bool:
+    def _tuner_is_exhausted(self, trials: Sequence[Trial], *, allows_epochs: bool = True) -> bool:
         """Asks the tuner, without running a trial."""
         search = self.prepared.search
         runtime = RuntimeSpec(problem=search.problem, url=self.records.files.url, options={})
@@ -284,7 +299,7 @@ class SearchPipeline:
             tuner=self.prepared.tuner,
             scores=self.prepared.scores,
         )
-        return controller.is_exhausted(self.prepared.plan.search)
+        return controller.is_exhausted(self.prepared.plan.search, allows_epochs=allows_epochs)
 
     def run(
         self,
@@ -370,7 +385,7 @@ class SearchPipeline:
         n_left = sum(len(self._next_finalists(controller, stage)) for stage in plan.later)
         if n_left and self.budget.is_timed:
             text = f"{n_left} finalists were not trained: the time budget is used up."
-            observe(Notice(f"{text} Run the command `final` or raise budget.hours"))
+            observe(Notice(f"{text} Run the command `final` or raise budget.hours (or gpu_hours)"))
         lease.mark_complete()
 
     def _observer(
@@ -413,7 +428,7 @@ class SearchPipeline:
             if self.more_epochs is None:
                 self._run_later_stages(controller)
             else:
-                self._go_on(controller, self.more_epochs)
+                self._run_more_epochs(controller, self.more_epochs)
             controller.collect_garbage(at_end=True)  # frees disk space for the export
             started_s = executor.now_s()
             if self._selection.select_winner(executor, controller.trials, retries=retries):
@@ -478,8 +493,8 @@ class SearchPipeline:
     def _next_finalists(self, controller: SearchController, stage: Stage) -> list[Trial]:
         return self.ranking.next_finalists(controller.trials, stage, partial(controller.fits_in_full, stage))
 
-    def _to_go_on(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the trial that ``more_epochs`` goes on with, or None if nothing is to be proposed."""
+    def _trial_to_continue(self, trials: Sequence[Trial]) -> Trial | None:
+        """Returns the trial that ``more_epochs`` continues, or None if nothing is to be proposed."""
         more = self.more_epochs
         if more is None:
             return None
@@ -508,12 +523,12 @@ class SearchPipeline:
             stage.name: sum(trial.stage == stage.name for trial in trials) for stage in self.prepared.plan.stages
         }
         last = self.prepared.plan.stages[-1].name
-        return {**found, last: (found[last] or 0) + (self._to_go_on(trials) is not None)}
+        return {**found, last: (found[last] or 0) + (self._trial_to_continue(trials) is not None)}
 
-    def _go_on(self, controller: SearchController, more: MoreEpochs) -> None:
+    def _run_more_epochs(self, controller: SearchController, more: MoreEpochs) -> None:
         stage = self.prepared.plan.stages[-1]
-        if (parent := self._to_go_on(controller.trials)) is not None:
-            controller.go_on(parent, stage, more.n_epochs)
+        if (parent := self._trial_to_continue(controller.trials)) is not None:
+            controller.continue_training(parent, stage, more.n_epochs)
         controller.train_finalists(stage, [], n_trials=1)
 
     def _init_check(self, observe: Callable[[Event], None]) -> Callable[[Trial], None]:
@@ -552,7 +567,40 @@ class SearchPipeline:
         )
         return GarbageCollector(self.records, self.retention, settings)
 
-    def settings(self, runner: str, slots: int, *, only_finals: bool = False) -> dict[str, Any]:
+    def controller_settings(self, code: Mapping[str, Any]) -> ControllerSettings:
+        """Returns the controller's settings, with the code of a session's record."""
+        search = self.prepared.search
+        return ControllerSettings(
+            seed=search.seed,
+            budget=self.budget,
+            on_missing_weights=search.on_missing_weights,
+            deterministic=search.deterministic,
+            jobs=self.prepared.jobs,
+            code=code_id(code["code"]["problem"]),
+        )
+
+    def runtime(self, url: str, options: Mapping[str, Any], session: int) -> RuntimeSpec:
+        """Returns the settings of worker processes, on a CPU with the search's threads.
+
+        Args:
+            url: The search's folder, with its password.
+            options: The storage options of the search's root.
+            session: The number of the session.
+        """
+        search = self.prepared.search
+        return RuntimeSpec(
+            problem=search.problem,
+            url=url,
+            options=dict(options),
+            code=self.prepared.code["problem"],
+            session=session,
+            n_threads=search.n_threads,
+            has_stopper=search.stopper is not None,
+            jobs_request_trials=self.prepared.jobs.requests_trials,
+            log_dir=self.log_dir,
+        )
+
+    def session_settings(self, runner: str, slots: int, *, only_finals: bool = False) -> dict[str, Any]:
         """Returns the settings that the record of a session holds.
 
         Args:

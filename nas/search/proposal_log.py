@@ -63,8 +63,6 @@ class ProposalLog:
             unseen = (trial for trial in in_stage if trial.number not in learned)
             self._order = LearningOrder(self._deterministic_slots, unseen)
 
-    # ---- asking
-
     @property
     def tuner_name(self) -> str:
         """The tuner's name in messages."""
@@ -155,8 +153,6 @@ class ProposalLog:
         n_shown = self._n_seen + self._order.n_due(self.n_proposed)
         return n_shown if self.n_shown_at_wait is None else max(n_shown, self.n_shown_at_wait + 1)
 
-    # ---- results
-
     def update(self, trial: Trial) -> None:
         """Replaces an unfinished trial by its newer state."""
         if trial.number in self._pending:
@@ -193,8 +189,6 @@ class ProposalLog:
     def delete_weights(self, number: int) -> None:
         """Marks a trial's weights as deleted."""
         self._log.delete_weights(number)
-
-    # ---- views
 
     def in_stage(self) -> list[Trial]:
         """Returns the stage's trials in the order proposed, without those that go on training others."""

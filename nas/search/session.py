@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, Literal
 
 from nas.callbacks.base import Callback
-from nas.executors.events import Event
+from nas.executors.events import Event, Notice, StopRequested
 from nas.executors.executor import Executor
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.executors.pool import WorkerPool
 from nas.executors.process_pool import ProcessPool
-from nas.search.controller import ControllerSettings
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline
 from nas.search.session_code import session_code
-from nas.storage.search_records import code_id
+from nas.storage.sessions import past_sessions
 from nas.training.job import Job
-from nas.training.messages import RuntimeSpec
 
 Runner = Literal["debug", "threads", "processes"]
 END_TIMEOUT_S = 5.0
@@ -54,53 +53,49 @@ def run_session(
         callbacks: Called after ``observe``.
         train_many: Trains the trials of a job in place of the problem.
         begun: Called with the executor when the session has begun.
+
+    Raises:
+        SearchBusyError: another command drives the search.
+        SearchInterruptedError: another command took it over.
     """
     prepared, records = pipeline.prepared, pipeline.records
     search = prepared.search
     code = session_code(records, prepared) if code is None else code
-    lease = SearchLease(records, settings=pipeline.settings(runner, search.slots), code=code)
-    executor: LocalExecutor | None = None
+    number = max(past_sessions(records), default=0) + 1
+    url = records.files.url if url is None else url
+    runtime = replace(pipeline.runtime(url, options or {}, number), device=device)
+    pool: WorkerPool
+    if runner == "processes":
+        pool = ProcessPool(runtime, search.slots)
+    else:
+        pool = InProcessPool(runtime, records.files, prepared.problem, train_many=train_many)
+    executor = LocalExecutor(pool, search.slots)
     try:
-        runtime = RuntimeSpec(
-            problem=search.problem,
-            url=records.files.url if url is None else url,
-            options=dict(options or {}),
-            code=prepared.code["problem"],
-            session=lease.number,
-            device=device,
-            n_threads=search.n_threads,
-            has_stopper=search.stopper is not None,
-            jobs_request_trials=prepared.jobs.requests_trials,
-            log_dir=pipeline.log_dir,
+        lease = SearchLease(
+            records,
+            settings=pipeline.session_settings(runner, search.slots),
+            code=code,
+            number=number,
+            on_takeover=lambda why: executor.post(StopRequested(why)),
+            notify=lambda text: observe(Notice(text)),
         )
-        pool: WorkerPool
-        if runner == "processes":
-            pool = ProcessPool(runtime, search.slots)
-        else:
-            pool = InProcessPool(runtime, records.files, prepared.problem, train_many=train_many)
-        executor = LocalExecutor(pool, search.slots)
-        settings = ControllerSettings(
-            seed=search.seed,
-            budget=pipeline.budget,
-            on_missing_weights=search.on_missing_weights,
-            deterministic=search.deterministic,
-            jobs=prepared.jobs,
-            code=code_id(code["code"]["problem"]),
-        )
-        begun(executor)
-        pipeline.run(executor, lease, settings, retries=retries, observe=observe, callbacks=callbacks)
+    except BaseException:
+        executor.close()
+        raise
+    try:
+        settings = pipeline.controller_settings(code)
+        with lease.naming_takeover():
+            begun(executor)
+            pipeline.run(executor, lease, settings, retries=retries, observe=observe, callbacks=callbacks)
     finally:
         _end(executor, lease)
 
 
-def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
+def _end(executor: LocalExecutor, lease: SearchLease) -> None:
     """Closes the executor and, once its threads have ended, the lease.
 
     The search stays busy until then. A thread does what may take long, or what Ctrl-C has interrupted.
     """
-    if executor is None:
-        lease.close()
-        return
     thread, rest = ThreadPoolExecutor(1, thread_name_prefix="heirloom-end"), [executor.join, lease.close]
     try:
         executor.close()  # also the problem, on the thread that has built it
@@ -112,3 +107,5 @@ def _end(executor: LocalExecutor | None, lease: SearchLease) -> None:
         thread.shutdown(wait=False)
     if wait([idle], END_TIMEOUT_S).done:
         released.result()
+    else:
+        lease.mark_stopping()  # the end of the process is not the trial's fault

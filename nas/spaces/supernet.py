@@ -92,10 +92,6 @@ class SupernetSpace(Space):
         """Returns the distance of two subnets, given their features."""
         return self.inner.feature_distance(first, second)
 
-    def distance(self, first: Point, second: Point) -> float:
-        """Returns the distance of two subnets."""
-        return self.inner.distance(first, second)
-
     @property
     def n_points(self) -> int | None:
         """The number of subnets, or None if there are infinitely or too many."""

@@ -13,7 +13,7 @@ from nas.core.errors import CorruptError
 from nas.core.reference import Reference
 from nas.core.validation import MAX_RECORD_BYTES
 from nas.storage.blobs import BlobStore
-from nas.storage.folders import fetch_files, publish_folder
+from nas.storage.folders import fetch_files
 from nas.storage.manifest import Manifest
 from nas.storage.signature import Signature
 from nas.storage.tensor_names import is_weight
@@ -21,14 +21,6 @@ from nas.storage.tensor_parts import TensorParts
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = [
-    "fetch_folder",
-    "load_manifest",
-    "publish_checkpoint",
-    "publish_folder",
-    "publish_tensors",
-]
 
 
 def publish_tensors(

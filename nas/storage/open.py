@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 
 from nas.core.errors import ConfigurationError
-from nas.core.redaction import without_passwords
 from nas.storage.blobs import BlobStore
 from nas.storage.mounts import find_mount
 
@@ -35,16 +34,18 @@ def open_root(
     if not isinstance(url, str | os.PathLike):
         raise ConfigurationError(f"storage.root={url!r}: must be a folder or a URL, as text.")
     url = os.fspath(url)
-    if "::" in url:  # a cache or an archive around a file system keeps none of its promises
-        raise ConfigurationError(
-            f"storage.root={without_passwords(url)!r}: must be one URL, without `::`. Name a folder."
-        )
+    if "::" in url:  # a cache or an archive around a file system has none of its guarantees
+        raise ConfigurationError(f"storage.root={url!r}: must be one URL, without `::`. Name a folder.")
     protocol, separator, rest = url.partition("://")
     if separator and protocol not in ("file", "local"):
         _check_credentials(url)
         from nas.storage.backends.object_store import ObjectBlobStore
 
         return ObjectBlobStore(url, options or {}, retry_s=RETRY_S if retry_s is None else retry_s)
+    if not separator and (found := re.match(r"(\w+):[/\\]", url)):
+        raise ConfigurationError(
+            f"storage.root={found[0]}...: must be a folder or a URL. Write {found[1]}:// for a URL."
+        )
     folder = os.path.expanduser(rest if separator else url)
     if not folder or "\0" in folder or (separator and not folder.startswith("/")):
         raise ConfigurationError(f"storage.root={url!r}: must name a folder. Use a path or file:///absolute/path.")
@@ -84,6 +85,6 @@ def _check_credentials(url: str) -> None:
         )
     if "?" in rest:
         raise ConfigurationError(
-            f"storage.root={without_passwords(url.partition('?')[0])}?***: must not have a `?`. Give credentials in "
+            f"storage.root={url.partition('?')[0]}?***: must not have a `?`. Give credentials in "
             "storage.options or variables."
         )

@@ -24,8 +24,6 @@ from nas.storage.manifest import MAX_DIMENSIONS, TensorEntry
 from nas.storage.manifest_checks import MAX_SHARED, check_entries, dtype_of
 from nas.storage.verified import Buffer, ByteRange, digest_of
 
-__all__ = ["TensorEntry", "equal_tensors", "read_into", "read_tensors", "stream_tensors", "write_pack"]
-
 MAX_PACKS = 16
 """Maximum number of packs of one checkpoint."""
 _HASHED_FIRST_BYTES = 1 << 16

@@ -112,8 +112,3 @@ def _value_at(data: Any, place: str) -> str:
     except (KeyError, TypeError, ValueError):
         return ""
     return f"={short_repr(data)[:80]}"
-
-
-def fields_of(record: msgspec.Struct) -> dict[str, Any]:
-    """Returns the fields of a record by name."""
-    return msgspec.structs.asdict(record)

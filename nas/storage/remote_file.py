@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import fsspec
@@ -13,6 +13,7 @@ from fsspec.asyn import AsyncFileSystem, sync
 
 from nas.core.errors import ConfigurationError
 from nas.core.validation import short_repr
+from nas.storage.secrets import Secrets
 
 _GZIP = b"\x1f\x8b"
 _TIMEOUT_S = 20
@@ -45,9 +46,11 @@ def check_file(option: str, url: object, options: Mapping[str, Any], remedy: str
         else:
             found = files.info(path)
     except Exception as error:  # each library behind fsspec has its own
+        secrets = Secrets(str(url), options)
         cause = error.__cause__ if isinstance(error, FileNotFoundError) else error  # http keeps the reason there
-        rule = f"can be reached ({type(cause).__name__}: {cause})" if cause else "exists"
-        raise ConfigurationError(" ".join(f"{option}={url}: must be a file that {rule}. {remedy}.".split())) from error
+        rule = f"can be reached ({secrets.masked(cause)})" if cause else "exists"
+        text = " ".join(f"{option}={url}: must be a file that {rule}. {remedy}.".split())
+        raise ConfigurationError(text) from secrets.cause(error)
     if found.get("type") == "directory":
         raise ConfigurationError(f"{option}={url}: must be a file, not a folder. {remedy}.")
 
@@ -58,11 +61,8 @@ def read_file(url: str, options: Mapping[str, Any]) -> bytes:
     Raises:
         OSError: it can't be read. The message holds the type and the text of the protocol library's error.
     """
-    try:
-        with fsspec.open(url, "rb", **options) as file:
-            content: bytes = file.read()
-    except Exception as error:  # each library behind fsspec has its own
-        raise OSError(f"{type(error).__name__}: {error}") from error
+    with _opened(url, options) as file:
+        content: bytes = file.read()
     return content
 
 
@@ -72,17 +72,22 @@ def read_lines(url: str, options: Mapping[str, Any]) -> Iterator[bytes]:
     Only a part of the content is in memory.
 
     Raises:
-        OSError, EOFError, zlib.error: it can't be read, or the gzip file is incomplete or damaged.
+        OSError: as ``read_file``; or the gzip file is incomplete or damaged.
     """
+    with _opened(url, options) as file:
+        is_zipped = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        yield from gzip.GzipFile(fileobj=file) if is_zipped else file
+
+
+@contextmanager
+def _opened(url: str, options: Mapping[str, Any]) -> Iterator[Any]:
     try:
         with fsspec.open(url, "rb", **options) as file:
-            is_zipped = file.read(len(_GZIP)) == _GZIP
-            file.seek(0)
-            yield from gzip.GzipFile(fileobj=file) if is_zipped else file
-    except (OSError, EOFError, zlib.error):
-        raise
+            yield file
     except Exception as error:  # each library behind fsspec has its own
-        raise OSError(f"{type(error).__name__}: {error}") from error
+        secrets = Secrets(str(url), options)
+        raise OSError(secrets.masked(error)) from secrets.cause(error)
 
 
 def unzipped(content: bytes) -> bytes:

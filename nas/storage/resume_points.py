@@ -94,13 +94,14 @@ class ResumePoints:
             check: Raises CorruptError if the caller can't resume from the state.
         """
         names = self._names()
-        records = [name for name in names if name.endswith(".json")]
-        for name in sorted(records, key=lambda name: -names[name]):
+        records = sorted((name for name in names if name.endswith(".json")), key=lambda name: -names[name])
+        for n_left, name in zip(range(len(records) - 1, -1, -1), records, strict=True):
             try:
                 return self._read(f"{self.folder}/{name}", names[name], check)
             except (MissingError, CorruptError) as error:
                 self._damaged.add(names[name])
-                logger.warning("resume point is damaged, the one before it is used: %s", error)
+                then = "the one before it is used" if n_left else "the trial starts from the beginning"
+                logger.warning("resume point is damaged, %s: %s", then, error)
         return None
 
     def delete(self) -> None:

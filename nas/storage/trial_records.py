@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import asdict
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
@@ -23,7 +24,6 @@ from nas.storage.record_values import (
     Whole,
     check_keys,
     checked_as,
-    fields_of,
 )
 
 MAX_POINT_VALUES = 20_000
@@ -189,14 +189,14 @@ def trial_from_records(
 
 
 def _proposal_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    fields = fields_of(checked_as(_ProposalRecord, record))
+    fields = asdict(checked_as(_ProposalRecord, record))
     return fields | {"proposal": proposal_from_json(fields["proposal"])}
 
 
 def _result_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     found = checked_as(_ResultRecord, record)
     check_keys(found.checkpoint, record["checkpoint"])
-    return fields_of(found)
+    return asdict(found)
 
 
 def proposal_from_json(plain: object) -> Proposal:
@@ -205,7 +205,7 @@ def proposal_from_json(plain: object) -> Proposal:
     Raises:
         CorruptError: it can't be decoded.
     """
-    fields = fields_of(checked_as(_Proposal, plain))
+    fields = asdict(checked_as(_Proposal, plain))
     if (donors := fields["donors"]) is not None:
         fields["donors"] = tuple(DonorRule(donor) if donor in DONOR_RULES else donor for donor in donors)
     try:

@@ -41,8 +41,9 @@ _Ask = tuple[Lineage, int, int]
 def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_trials: int = 24) -> None:
     """Checks that a tuner is a function of the lineage and proposes points of the space.
 
-    * The same lineage, number and seed give the same answer. Another instance, other questions before, another process
-      and other states of the global random generators make no difference. It does not change these states.
+    * The same lineage, number and seed give the same answer. Another instance, other questions before (also about
+      another search), another process and other states of the global random generators make no difference. It does not
+      change these states.
     * Every point is in the space. Points and derivations are plain JSON data.
     * It continues although every fifth trial fails and some are stopped without a score. This is checked with 1, 7 and
       64 slots, and with maximized and minimized metrics.
@@ -59,14 +60,10 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
 
     The tuner gets synthetic ``parameters`` and ``flops`` as static metrics.
     """
-    searches: dict[int, _SimulatedSearch] = {}
-    for chosen in (tuple(replace(m, direction=opposite(m)) for m in metrics), metrics):
-        for slots in (1, 64, 7):
-            search = _simulate_search(tuner, space, chosen, slots=slots, n_trials=max(n_trials, slots + 8))
-            _check_answers(search.asks, space)
-            _check_inheritance(tuner, space, chosen, search.asks)
-            searches[slots] = search
-    _check_same_answers(tuner, space, metrics, searches[7].asks)
+    turned = tuple(replace(m, direction=opposite(m)) for m in metrics)
+    others = _check_searches(tuner, space, turned, n_trials)
+    searches = _check_searches(tuner, space, metrics, n_trials)
+    _check_same_answers(tuner, space, metrics, searches[7].asks, others[7].asks)
     for slots in (1, 7):
         _check_resuming(tuner, space, metrics, slots, searches[slots])
         _check_garbage_collection(tuner, space, metrics, slots, searches[slots])
@@ -75,6 +72,19 @@ def check_tuner(tuner: Spec, space: Space, metrics: tuple[Metric, ...], *, n_tri
     except ConfigurationError:
         return
     _simulate_search(tuner, one_point, metrics, slots=2, n_trials=5)
+
+
+def _check_searches(
+    tuner: Spec, space: Space, metrics: tuple[Metric, ...], n_trials: int
+) -> dict[int, _SimulatedSearch]:
+    """Checks searches with 1, 64 and 7 slots, and returns them by slots."""
+    searches: dict[int, _SimulatedSearch] = {}
+    for slots in (1, 64, 7):
+        search = _simulate_search(tuner, space, metrics, slots=slots, n_trials=max(n_trials, slots + 8))
+        _check_answers(search.asks, space)
+        _check_inheritance(tuner, space, metrics, search.asks)
+        searches[slots] = search
+    return searches
 
 
 class _RecordingTuner(Tuner):
@@ -123,7 +133,7 @@ class _SimulatedExecutor:
     def dismiss(self, job: int) -> None:
         raise NotImplementedError
 
-    def stop(self, subject: Trial | ProxyRequest, why: StopKind) -> None:
+    def stop(self, subject: Trial | ProxyRequest, kind: StopKind) -> None:
         assert isinstance(subject, Trial)
         self._running = [other for other in self._running if other.number != subject.number]
         self._posted.append(TrialLost(subject.job, subject.number, "interrupted"))
@@ -241,14 +251,18 @@ def _check_answers(asks: Sequence[tuple[_Ask, Proposal | Answer]], space: Space)
 
 
 def _check_same_answers(
-    tuner: Spec, space: Space, metrics: tuple[Metric, ...], asks: Sequence[tuple[_Ask, Proposal | Answer]]
+    tuner: Spec,
+    space: Space,
+    metrics: tuple[Metric, ...],
+    asks: Sequence[tuple[_Ask, Proposal | Answer]],
+    others: Sequence[tuple[_Ask, Proposal | Answer]],
 ) -> None:
     questions, answers = [ask for ask, _ in asks], [_as_text(answer) for _, answer in asks]
     random.seed(1)
     before = global_states()
-    backwards = _answers(tuner, space, metrics, questions[::-1])[::-1]
+    _, *backwards = _answers(tuner, space, metrics, [others[-1][0], *questions[::-1]])
     expect(global_states() == before, f"{tuner.target} draws from a global random generator")
-    compare(answers, backwards, f"{tuner.target} asked in another order")
+    compare(answers, backwards[::-1], f"{tuner.target} asked in another order")
     random.seed(2)
     elsewhere = in_another_process(_answers, tuner, space, metrics, questions)
     compare(answers, elsewhere, f"{tuner.target} in another process")

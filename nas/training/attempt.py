@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,14 @@ from nas.core.errors import (
     TrialInterrupted,
 )
 from nas.core.metric import not_finite, plain_metrics
+from nas.core.redaction import one_line
 from nas.core.supernet import is_epoch
-from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
+from nas.core.tracebacks import raise_ctrl_c, traceback_of
 from nas.core.trial import Reason, Trial, training_cost
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path, move_earlier_log
 from nas.training.device_errors import is_out_of_memory
 from nas.training.messages import TrialChannel
+from nas.training.static_metrics import known_metrics, missing_metrics, read_static_metrics
 from nas.training.trial_run import TrialRun
 
 if TYPE_CHECKING:
@@ -91,10 +93,11 @@ class Attempt:
         self._channel.started()
         runtime.restore_settings(self._n_slots)
         began_s = time.perf_counter()
-        self._trial = replace(self._trial, static_metrics=self._read_static_metrics())
-        if self._trial.static_metrics:
+        known, self._static_metrics_error = read_static_metrics(runtime.problem, trial, self._measure)
+        self._trial = replace(self._trial, static_metrics=known)
+        if known:
             self._static_metrics_cost = {"static_metrics_seconds": time.perf_counter() - began_s}
-            self._channel.static_metrics(self._trial.static_metrics, self._declared({}))
+            self._channel.static_metrics(known, known_metrics(runtime.problem, self._trial))
         runtime.restore_settings(self._n_slots)
         seed_everything(trial.seed)
         return None
@@ -150,7 +153,7 @@ class Attempt:
             return None
         if run.stop is not None:  # even if the problem's code raised another exception instead
             reason = Reason.DEADLINE if isinstance(run.stop, TrialDeadlineExceeded) else Reason.STOPPER
-            ended = trial.stop(reason, run.curve, self._declared({}))
+            ended = trial.stop(reason, run.curve, known_metrics(self._runtime.problem, trial))
             return replace(ended, checkpoint=run.commit_weights()) if run.curve else ended
         return self._failed(error) if error is not None else self._judge(returned)
 
@@ -195,31 +198,11 @@ class Attempt:
         n_threads = self._runtime.threads_of(self._n_slots)
         return {"threads": n_threads} if n_threads > self._runtime.spec.n_threads else {}
 
-    def _read_static_metrics(self) -> dict[str, float]:
-        """Returns the metrics of the point that are known before training.
-
-        An error is logged. It makes the trial FAILED only if a declared metric is still missing after training. A
-        supernet epoch has none, since it stands for many networks.
-        """
-        if is_epoch(self._trial):
-            return {}
-        problem, known = self._runtime.problem, dict(self._trial.proposal.proxies)
-        try:
-            known |= plain_metrics(problem.static_metrics(self._trial.point))
-            known |= plain_metrics(problem.measure(self._trial.point, self._runtime.spec.device))
-            declared = {metric.name for metric in problem.metrics} - known.keys()
-            known |= self._runtime.declared_proxies(self._trial, declared)
-        except BaseException as error:
-            raise_ctrl_c(error)
-            self._static_metrics_error = f"; before training: {error_line(error)}"
-            logger.warning("static metrics of the point failed: %s", traceback_of(error))
-        bad = not_finite(known)
-        return {name: value for name, value in known.items() if name not in bad}
-
-    def _declared(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns the declared metrics that are known without training and are not in ``metrics``."""
-        missing = {metric.name for metric in self._runtime.problem.metrics} - metrics.keys()
-        return {name: value for name, value in self._trial.static_metrics.items() if name in missing}
+    def _measure(self, known: Mapping[str, float]) -> Iterator[Mapping[str, float]]:
+        """Yields the metrics that are measured on this machine, then the declared proxies."""
+        runtime, trial = self._runtime, self._trial
+        yield runtime.problem.measure(trial.point, runtime.spec.device)
+        yield runtime.declared_proxies(trial, {metric.name for metric in runtime.problem.metrics} - known.keys())
 
     def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics, declared ones first, since a record may have no room for the others."""
@@ -256,20 +239,19 @@ class Attempt:
                 trial = replace(trial, attempt=trial.attempt + 1)
 
     def _judge(self, returned: object) -> Trial:
-        """Returns the trial COMPLETE with its weights published, or FAILED if a declared metric is missing.
-
-        A supernet epoch needs only the first.
-        """
+        """Returns the trial COMPLETE with its weights published, or FAILED if a declared metric is missing."""
         run, trial = self.run, self._trial
-        declared = [metric.name for metric in self._runtime.problem.metrics]
-        declared = declared[:1] if is_epoch(trial) else declared
-        metrics = plain_metrics(returned) if isinstance(returned, Mapping) else {}
-        metrics |= self._declared(metrics)
-        missing = [name for name in declared if name not in metrics]
+        problem = self._runtime.problem
+        scores = plain_metrics(returned) if isinstance(returned, Mapping) else {}
+        metrics = {**known_metrics(problem, trial), **scores}
+        missing = missing_metrics(problem, trial, metrics)
         source = "run.finish received" if run.has_ended else "train returned"
-        if missing and not (self._runtime.problem.scores_optional and run.returned is not None):
-            error = f"{source} {returned!r:.800}, without {', '.join(missing)}{self._static_metrics_error}"
-            if not self._static_metrics_error:
+        if missing and not (problem.scores_optional and run.returned is not None):
+            shown = one_line(f"{returned!r:.800}")
+            error = f"{source} {shown}, without {', '.join(missing)}"
+            if self._static_metrics_error:
+                error += f"; before training: {self._static_metrics_error}"
+            else:
                 name = missing[0]
                 remedy = f"Call run.finish({name}=value)" if run.has_ended else f"Return {{'{name}': value}} from train"
                 error += f". {remedy}, or declare other metrics"

@@ -21,7 +21,7 @@ from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.pack import write_pack
 from nas.storage.tensor_names import is_weight
-from nas.training.messages import NEEDS_EXTRA
+from nas.training.messages import NEEDS_EXTRA, NO_EXPORT, NO_WEIGHTS, PROGRAM
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 
@@ -57,9 +57,9 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
     }
     contents: dict[str, bytes] = {}
     if Ability.EXPORT not in problem.abilities:
-        missing["program.pt2"] = "the problem defines no `export(run)`, which returns the network and an example batch"
+        missing[PROGRAM] = NO_EXPORT
     elif trial.checkpoint is None:
-        missing["program.pt2"] = "the trial saved no weights (`run.save(model)`)"
+        missing[PROGRAM] = NO_WEIGHTS
     else:
         try:
             model, example = export_parts(problem.export(run))
@@ -67,12 +67,12 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
             architecture["modules"] = {name: repr(module) for name, module in model.named_children()}
             architecture["inputs"] = [{"shape": list(tensor.shape), "dtype": str(tensor.dtype)} for tensor in example]
             program = exported_program(model, example)
-            contents["program.pt2"] = program_bytes(program)
+            contents[PROGRAM] = program_bytes(program)
         except StorageError:
             raise
         except BaseException as error:
             raise_ctrl_c(error)
-            missing["program.pt2"] = _one_line(error)
+            missing[PROGRAM] = _one_line(error)
         else:
             try:
                 contents["model.onnx"] = onnx_bytes(program, example)
@@ -86,7 +86,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         pack, _ = write_pack(files, f"{folder}/model.safetensors", tensors, shares=False)
         references += [pack] if pack is not None else []
     else:
-        missing["model.safetensors"] = "the trial saved no weights (`run.save(model)`)"
+        missing["model.safetensors"] = NO_WEIGHTS
     contents["architecture.json"] = json.dumps(architecture, indent=2).encode()
     contents["export.json"] = json.dumps({"missing": missing}, indent=2).encode()
     references += [files.publish(f"{folder}/{name}", [data]) for name, data in contents.items()]
@@ -145,6 +145,7 @@ def onnx_bytes(program: ExportedProgram, example: tuple[torch.Tensor, ...]) -> b
     import onnxruntime
     import onnxscript  # noqa: F401  (here, so that its absence is an ImportError)
     import torch
+    from torch.utils._pytree import tree_leaves
 
     with _quiet():
         exported = torch.onnx.export(program, example, dynamo=True, verbose=False, dynamic_shapes=_any_batch(example))
@@ -155,8 +156,7 @@ def onnx_bytes(program: ExportedProgram, example: tuple[torch.Tensor, ...]) -> b
     outputs = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, example, strict=True)})
     with torch.no_grad():
         expected = program.module()(*example)
-    all_expected = [expected] if torch.is_tensor(expected) else expected
-    for output, right in zip(outputs, all_expected, strict=True):
+    for output, right in zip(outputs, filter(torch.is_tensor, tree_leaves(expected)), strict=True):
         torch.testing.assert_close(torch.from_numpy(output), right, rtol=1e-3, atol=1e-4)
     return data
 

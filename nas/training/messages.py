@@ -12,6 +12,10 @@ from nas.core.trial import DonorWeights, Trial
 
 NEEDS_EXTRA = "needs the extra "
 """Begins the text for a file that an export lacks without an optional package."""
+PROGRAM = "program.pt2"
+"""The file of an export that holds the whole network."""
+NO_EXPORT = "the problem defines no `export(run)`, which returns the network and an example batch"
+NO_WEIGHTS = "the trial saved no weights (`run.save(model)`)"
 EVERY_S = 300.0
 """Default seconds between two resume points.
 

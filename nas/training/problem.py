@@ -33,7 +33,7 @@ class Simulation:
 
     Attributes:
         seconds: Its duration.
-        metrics: Its scores.
+        metrics: Its scores: each declared metric that ``static_metrics`` does not give.
         curve: Its reports: (share of its duration, step, metrics).
         shares: Its shares of a full training, as in ``TrialRun.shares``.
     """

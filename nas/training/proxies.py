@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 from nas.core.point import Point
 from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.inheritance.module_state import lazy_layers
+from nas.training.problem import Problem
 from nas.training.seeds import random_state, seed_everything, set_random_state
 
 logger = logging.getLogger(__name__)
@@ -44,19 +45,6 @@ _RECTIFIERS = frozenset(
 )
 
 
-class ScoredProblem(Protocol):
-    """The methods of a problem that proxies need."""
-
-    def build(self, point: Point) -> nn.Module:
-        """Returns the network of a point."""
-
-    def example_inputs(self) -> tuple[Tensor, ...]:
-        """Returns the network's inputs, a batch of one."""
-
-    def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Returns inputs and labels of training data."""
-
-
 class ProxyScorer:
     """Computes proxies of points. The same seed gives a network the same initial weights.
 
@@ -70,7 +58,7 @@ class ProxyScorer:
         error: The first error of a point's network as one line, or None.
     """
 
-    def __init__(self, problem: ScoredProblem, names: Sequence[str], *, seed: int, device: str) -> None:
+    def __init__(self, problem: Problem, names: Sequence[str], *, seed: int, device: str) -> None:
         self._problem = problem
         self._names = names
         self._seed = seed
@@ -189,7 +177,7 @@ class _SignKernel(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def _add(self, x: Tensor) -> None:
-        if len(x) % len(self.kernel):  # its first dimension is not the batch
+        if not x.dim() or len(x) % len(self.kernel):  # its first dimension is not the batch
             return
         signs = (x > 0).reshape(len(self.kernel), -1).float() * 2 - 1  # (n, activations): 1 and -1
         self.n_signs += signs.shape[1]

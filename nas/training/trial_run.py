@@ -21,7 +21,8 @@ from nas.core.reference import Reference
 from nas.core.tracebacks import error_line
 from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial, trial_name
 from nas.storage.blobs import BlobStore
-from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.checkpoints import fetch_folder, publish_checkpoint, publish_tensors
+from nas.storage.folders import publish_folder
 from nas.storage.tensor_names import is_weight, unwrapped
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import EVERY_S, LOG_DIR, TrialChannel
@@ -32,7 +33,7 @@ from nas.training.suggestion import checked_suggestion
 if TYPE_CHECKING:
     import torch
 
-    from nas.inheritance.inherit import InheritanceReport
+    from nas.inheritance.report import InheritanceReport
     from nas.inheritance.rules import Rules
     from nas.spaces.space import Space
     from nas.storage.lazy_weights import StoredWeights

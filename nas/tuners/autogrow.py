@@ -113,7 +113,7 @@ class AutoGrowTuner(Tuner):
         n_starts: int = 3,
     ) -> None:
         super().__init__(space, metrics, seed=seed)
-        if not isinstance(space, TransformerSpace):
+        if space.to_json().get("type") != "TransformerSpace":
             raise ConfigurationError(
                 f"tuner=autogrow: the space must be a TransformerSpace, not {type(space).__name__}. "
                 "Choose problem=language"
@@ -123,9 +123,13 @@ class AutoGrowTuner(Tuner):
             if not 0 < value < 1:
                 raise ConfigurationError(f"tuner.{name}={value}: must be between 0 and 1")
         check_int("tuner.n_starts", n_starts, 1)
-        self._sizes = space
         self.segment, self.slowdown, self.n_starts = segment, slowdown, n_starts
         self.startup_trials = StartupTrials(n_starts, "n_starts")
+
+    @property
+    def _sizes(self) -> TransformerSpace:
+        assert isinstance(self.space, TransformerSpace)  # garbage collection asks nothing, and gives its record
+        return self.space
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns the next segment: of a first, the same, or a larger size."""

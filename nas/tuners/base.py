@@ -67,8 +67,8 @@ class Tuner(RecordsArguments, ABC):
     """Constructor arguments that are paths of data: neither part of the identity nor recorded."""
     code_arguments: ClassVar[frozenset[str]] = frozenset()
     """Constructor arguments that are code or paths of code: never taken from a record alone."""
-    has_fixed_order: ClassVar[bool] = False
-    """Whether proposal n is the n-th point of a list, whatever the results are."""
+    may_be_inner: ClassVar[bool] = True
+    """Whether another tuner may leave out or change its proposals, and add some (``tuner.inner``)."""
     foreign_arguments: ClassVar[frozenset[str]] = frozenset()
     """Constructor arguments for other code: no text in them comes from a record alone."""
     chosen: Spec | None = None

@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from nas.core.errors import ConfigurationError
-from nas.core.lineage import Lineage
 from nas.core.metric import Metric
-from nas.core.trial import Proposal
+from nas.core.point import Point
 from nas.spaces.space import Space, check_points
-from nas.tuners.base import STOP, Answer
-from nas.tuners.shared.donor_tuner import DonorTuner
-from nas.tuners.shared.listed import PLACE, next_place
+from nas.tuners.shared.listed import ListedTuner
 
 
-class BatchTuner(DonorTuner):
+class BatchTuner(ListedTuner):
     """Proposes the given points in order; STOP after the last.
 
     Args:
@@ -29,7 +26,7 @@ class BatchTuner(DonorTuner):
         ConfigurationError: there is no point, or one is not in the space.
     """
 
-    has_fixed_order: ClassVar[bool] = True
+    reason: ClassVar[str] = "batch"
 
     def __init__(
         self,
@@ -46,9 +43,6 @@ class BatchTuner(DonorTuner):
         self.points = [dict(point) for point in points]
         check_points("tuner.points", self.points, space)
 
-    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the next point that no constraint refuses."""
-        for place in range(next_place(lineage, number), len(self.points)):
-            if not lineage.refuses(self.points[place]):
-                return self.propose(lineage, self.points[place], "batch", {PLACE: place})
-        return STOP
+    def point_at(self, place: int) -> Point | None:
+        """Returns the point at a place of the list, or None after the last."""
+        return self.points[place] if place < len(self.points) else None

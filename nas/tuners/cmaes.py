@@ -70,7 +70,7 @@ class CmaEsTuner(DonorTuner):
         self._n_coordinates = max(self._flat.n_coordinates, 2)  # the library's minimum
         self.population_size = population_size or 4 + int(3 * math.log(self._n_coordinates))
         self.startup_trials = StartupTrials(self.population_size, "population_size")
-        self._told: list[int] = []  # a cache: the trials told to the distribution
+        self._told: list[tuple[Proposal, float | None]] = []  # a cache: the results told to the distribution
         self._cma: CMA | None = None
         self._n_restarts = 0
 
@@ -89,15 +89,16 @@ class CmaEsTuner(DonorTuner):
     def _distribution(self, lineage: Lineage) -> CMA:
         """Returns the distribution after all complete generations, in the order learned."""
         drawn = [t for t in lineage.finished if t.proposal.derivation is not None]
-        numbers = [t.number for t in drawn]
-        if self._cma is None or numbers[: len(self._told)] != self._told:
+        results = [(t.proposal, t.value(self.metrics[0].name)) for t in drawn]
+        if self._cma is None or results[: len(self._told)] != self._told:
             self._told, self._n_restarts = [], 0
             self._cma = self._new_distribution()
         while True:
-            generation = drawn[len(self._told) : len(self._told) + self._cma.population_size]
+            end = len(self._told) + self._cma.population_size
+            generation = drawn[len(self._told) : end]
             if len(generation) < self._cma.population_size:
                 return self._cma
-            self._told += [t.number for t in generation]
+            self._told = results[:end]
             self._cma.tell(self._losses(generation))
             if self._cma.should_stop():
                 self._n_restarts += 1

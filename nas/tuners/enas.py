@@ -114,7 +114,7 @@ class EnasTuner(SupernetTuner):
             return answer
         if self._collapse(epoch, answer.derivation) is None:
             return answer
-        return WAIT if lineage.pending else STOP  # further rewards may mend it
+        return WAIT if lineage.pending else STOP  # further rewards may correct it
 
     def stop_reason(self, lineage: Lineage) -> str:
         """Returns the epoch whose paths collapsed, or the inner tuner's reason."""

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point
-from nas.core.trial import Proposal
 from nas.core.validation import check_int
 from nas.spaces.domain import Domain
 from nas.spaces.space import Space
-from nas.tuners.base import STOP, Answer
-from nas.tuners.shared.donor_tuner import DonorTuner
-from nas.tuners.shared.listed import PLACE, next_place
+from nas.tuners.shared.listed import ListedTuner
 
 MAX_RESOLUTION = 10_000
 """The largest resolution: a record can name one, and each value takes memory."""
 
 
-class GridTuner(DonorTuner):
+class GridTuner(ListedTuner):
     """Proposes the points of a grid in order, the last parameter fastest; STOP after the last.
 
     Args:
@@ -31,7 +27,7 @@ class GridTuner(DonorTuner):
         donor: The donor of a trial; see ``DonorChooser``.
     """
 
-    has_fixed_order: ClassVar[bool] = True
+    reason: ClassVar[str] = "grid"
 
     def __init__(
         self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5, donor: str = "none"
@@ -42,16 +38,7 @@ class GridTuner(DonorTuner):
         self._points: list[Point] = []  # a cache: the first points of the grid
         self._rest = grid(space, resolution)
 
-    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
-        """Returns the next point of the grid that no constraint refuses."""
-        place = next_place(lineage, number)
-        while (point := self._point(place)) is not None:
-            if not lineage.refuses(point):
-                return self.propose(lineage, point, "grid", {PLACE: place})
-            place += 1
-        return STOP
-
-    def _point(self, place: int) -> Point | None:
+    def point_at(self, place: int) -> Point | None:
         """Returns the point at a place of the grid, or None after the last."""
         while len(self._points) <= place:
             if (point := next(self._rest, None)) is None:

@@ -90,7 +90,7 @@ class MetisTuner(DonorTuner):
         self.max_repeats = max_repeats
         self.max_points = max_points
         self._flat = FlatSpace(space)
-        self._ranked: tuple[tuple[int, ...], list[int]] = ((), [])  # a cache: results and their order
+        self._ranked: tuple[Sequence[Trial], list[int]] = ((), [])  # a cache: finished trials and their order
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns an initial point while few have scores, then the best candidate."""
@@ -106,9 +106,9 @@ class MetisTuner(DonorTuner):
 
     def ranked(self, lineage: Lineage) -> Sequence[Trial]:
         """Returns the scored trials by predicted score, best first."""
-        learned = tuple(trial.number for trial in lineage.finished)
-        if learned != self._ranked[0]:
-            self._ranked = (learned, self._order(lineage, super().ranked(lineage)))
+        finished = lineage.finished
+        if finished != self._ranked[0]:
+            self._ranked = (finished, self._order(lineage, super().ranked(lineage)))
         return [lineage[number] for number in self._ranked[1]]
 
     def _order(self, lineage: Lineage, trials: Sequence[Trial]) -> list[int]:

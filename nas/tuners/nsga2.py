@@ -9,7 +9,7 @@ probability one by their number. No point is proposed twice. Children inherit we
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from nas.core.errors import SpaceExhaustedError
@@ -17,7 +17,7 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.pareto import Losses, best_first, losses_of
 from nas.core.point import Point
-from nas.core.trial import Proposal
+from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_int, check_number
 from nas.spaces.space import Space, Variation
 from nas.tuners.base import STOP, Answer, StartupTrials, Tuner
@@ -55,7 +55,9 @@ class Nsga2Tuner(Tuner):
         self.population_size = population_size
         self.startup_trials = StartupTrials(population_size, "population_size")
         self.crossover_rate = crossover_rate
-        self._survivors: dict[tuple[_Members, _Members], _Members] = {}  # a cache
+        self._finished: Sequence[Trial] = []  # a cache: the finished trials, and the generations among them
+        self._survivors: _Members = ()
+        self._children: _Members = ()
 
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         """Returns an initial point while there are too few trials, then children."""
@@ -81,17 +83,24 @@ class Nsga2Tuner(Tuner):
 
     def _generations(self, lineage: Lineage) -> tuple[_Members, _Members]:
         """Returns the survivors of the last complete generation, and the trials scored since."""
-        scored = ((trial.number, losses_of(trial, self.metrics)) for trial in lineage.finished)
-        members = tuple((number, losses) for number, losses in scored if losses is not None)
-        size = self.population_size
-        survivors = members[:size]
-        n_whole = len(members) // size * size
-        for start in range(size, n_whole, size):
-            generation = members[start : start + size]
-            if (survivors, generation) not in self._survivors:
-                self._survivors[survivors, generation] = self._best((*survivors, *generation))
-            survivors = self._survivors[survivors, generation]
-        return survivors, members[max(n_whole, size) :]
+        finished = lineage.finished
+        known, self._finished = self._finished, []  # after an exception below, all results are read again
+        if not known or finished[: len(known)] != known:
+            known, self._survivors, self._children = [], (), ()
+        for trial in finished[len(known) :]:
+            if (losses := losses_of(trial, self.metrics)) is not None:
+                self._add(trial.number, losses)
+        self._finished = finished
+        return self._survivors, self._children
+
+    def _add(self, number: int, losses: Losses) -> None:
+        """Adds a scored trial to the first generation, or to the children of the last."""
+        if len(self._survivors) < self.population_size:
+            self._survivors = (*self._survivors, (number, losses))
+            return
+        self._children = (*self._children, (number, losses))
+        if len(self._children) == self.population_size:
+            self._survivors, self._children = self._best((*self._survivors, *self._children)), ()
 
     def _best(self, members: _Members) -> _Members:
         """Returns the members of the next population, best first."""
@@ -118,14 +127,14 @@ class Nsga2Tuner(Tuner):
             theirs = self.space.decisions(lineage[parent].point)
             return sum((decision.name, decision.answer) in own for decision in theirs)
 
-        closest_names = sorted(parents, key=n_shared, reverse=True)
-        shared = {str(parent): n_shared(parent) for parent in closest_names}
-        if closest_names != parents:
+        closest = sorted(parents, key=n_shared, reverse=True)
+        shared = {str(parent): n_shared(parent) for parent in closest}
+        if closest != parents:
             child = self.space.swap_parents(child)
-        crossed = {"crossed": closest_names} if len(parents) == 2 else {}
+        crossed = {"crossed": closest} if len(parents) == 2 else {}
         return Proposal(
             point=child.point,
-            parents=tuple(closest_names),
+            parents=tuple(closest),
             derivation={**crossed, **self.space.derivation(child), "decisions_of": shared},
             reason=f"child of {' and '.join(shared)}",
         )

@@ -21,7 +21,7 @@ from nas.core.parsing import signature_of
 from nas.core.point import Point
 from nas.core.trial import Proposal, Trial
 from nas.core.validation import check_choice
-from nas.spaces.domain import Categorical, Domain
+from nas.spaces.domain import Categorical, Domain, Numeric
 from nas.spaces.space import Space
 from nas.tuners.base import Answer, StartupTrials
 from nas.tuners.shared.donor_tuner import DonorTuner
@@ -36,6 +36,8 @@ _TRIES = {"tpe": 16, "gp": 1}
 """Suggestions per ask. ``gp`` has only one, since it fits its model for each."""
 _N_STEPS = 64
 """The most mutations from a repeated suggestion to a new point."""
+_MAX_LISTED = 100_000
+"""Longer ranges of whole numbers are ranges of floats for Optuna, and suggestions are rounded."""
 _ANY_TIME = datetime(1970, 1, 1)
 """Required by Optuna; no sampler reads it."""
 
@@ -80,7 +82,7 @@ class OptunaTuner(DonorTuner):
         self.options = dict(options or {})
         self.max_points = max_points
         self._flat = FlatSpace(space) if sampler == "gp" else None  # gp needs the same columns for all points
-        self._known: dict[int, optuna.trial.FrozenTrial] = {}  # a cache: finished trials as Optuna's
+        self._known: dict[int, tuple[Trial, optuna.trial.FrozenTrial]] = {}  # a cache: finished trials, and Optuna's
         try:
             import optuna
         except ImportError as error:
@@ -172,8 +174,9 @@ class OptunaTuner(DonorTuner):
         """Returns the trial as one of Optuna's."""
         from optuna.trial import TrialState
 
-        if trial.is_finished and trial.number in self._known:
-            return self._known[trial.number]
+        known = self._known.get(trial.number)
+        if known is not None and known[0] is trial:
+            return known[1]
         decisions = list(self._decided(trial.point))
         value = trial.value(self.metrics[0].name)
         state = TrialState.RUNNING
@@ -193,7 +196,7 @@ class OptunaTuner(DonorTuner):
             intermediate_values={},
         )
         if trial.is_finished:
-            self._known[trial.number] = frozen
+            self._known[trial.number] = trial, frozen
         return frozen
 
 
@@ -215,7 +218,7 @@ def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
 
     if isinstance(domain, Categorical):
         return distributions.CategoricalDistribution(tuple(range(domain.n)))
-    if domain.is_integer:
+    if _is_listed(domain):
         return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
     return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
 
@@ -223,6 +226,15 @@ def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
 def _suggest(trial: optuna.Trial, name: str, domain: Domain) -> float:
     if isinstance(domain, Categorical):
         return int(trial.suggest_categorical(name, tuple(range(domain.n))))
-    if domain.is_integer:
+    if _is_listed(domain):
         return trial.suggest_int(name, int(domain.low), int(domain.high), log=domain.log)
-    return trial.suggest_float(name, domain.low, domain.high, log=domain.log)
+    value = trial.suggest_float(name, domain.low, domain.high, log=domain.log)
+    return round(value) if domain.is_integer else value
+
+
+def _is_listed(domain: Numeric) -> bool:
+    """Returns whether Optuna gets whole numbers as such.
+
+    Its Gaussian process allocates memory for each number of a range.
+    """
+    return domain.is_integer and domain.high - domain.low < _MAX_LISTED

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -54,6 +54,8 @@ class PbtTuner(Tuner):
         perturbed: The decisions that may be perturbed, by name or by the beginning of a path; None: all.
         synchronous: Whether a member waits until all members have ended as many trials.
     """
+
+    may_be_inner: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -28,10 +28,10 @@ _TEMPERATURE_STEP = 1.2
 
 @dataclass(slots=True)
 class _Policy:
-    """The policy's state: the trials learned, the baseline of their rewards, and logits by decision."""
+    """The policy's state: the results learned, the baseline of their rewards, and logits by decision."""
 
     baseline: RewardBaseline
-    learned: list[int] = field(default_factory=list)
+    learned: list[tuple[Proposal, float]] = field(default_factory=list)
     logits: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -92,18 +92,20 @@ class ReinforceTuner(DonorTuner):
 
     def _policy(self, lineage: Lineage) -> _Policy:
         """Returns the policy after all scored trials, in the order learned."""
-        scored = [t for t in lineage.finished if t.value(self.metrics[0].name) is not None]
-        numbers = [t.number for t in scored]
+        name = self.metrics[0].name
+        scored = [t for t in lineage.finished if t.value(name) is not None]
+        results = [(t.proposal, t.metrics[name]) for t in scored]
         policy = self._cached
-        if numbers[: len(policy.learned)] != policy.learned:
+        if results[: len(policy.learned)] != policy.learned:
             policy = self._cached = _Policy(RewardBaseline(self.decay))
-        for trial in scored[len(policy.learned) :]:
+        n_learned = len(policy.learned)
+        for trial, result in zip(scored[n_learned:], results[n_learned:], strict=True):
+            policy.learned.append(result)
             self._learn(policy, trial)
         return policy
 
     def _learn(self, policy: _Policy, trial: Trial) -> None:
         metric = self.metrics[0]
-        policy.learned.append(trial.number)
         advantage = policy.baseline.advantage(metric.rank(trial.metrics[metric.name]))
         if advantage is None:
             return

@@ -65,6 +65,12 @@ def count(n: int, noun: str, plural: str = "") -> str:
     return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
 
 
+def amount(value: float, digits: int = 3) -> str:
+    """Returns an amount: whole and great numbers in full, others with digits: ``0.0288``, ``1.25``, ``1,234``."""
+    is_in_full = value == int(value) or abs(value) >= 10**digits - 0.5
+    return f"{value:,.0f}" if is_in_full else f"{value:.{digits}g}"
+
+
 def duration(seconds: float) -> str:
     """Returns seconds in readable units: ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
     if seconds < 59.5:

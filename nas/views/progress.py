@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ class Progress:
         self._n_failed = 0
         self._n_slots = 1
         self._began = time.monotonic()
+        self._ends = math.inf
         self._last_plain = 0.0
         self._has_late = False
         for trial in known:
@@ -99,6 +101,10 @@ class Progress:
     def stop(self) -> None:
         """Stops the live display and leaves its last state on the terminal."""
         self._live.stop()
+
+    def limit_hours(self, hours: float | None) -> None:
+        """Sets the hours after which the search ends in any case; None: no limit."""
+        self._ends = math.inf if hours is None else time.monotonic() + 3600 * hours
 
     def say(self, text: str) -> None:
         """Shows the current activity."""
@@ -238,17 +244,17 @@ class Progress:
 
     def _left(self) -> str:
         """Returns the time left, from durations so far; only up to a stage without durations."""
-        seconds, to_come = 0.0, False
+        most, seconds, to_come = max(0.0, self._ends - time.monotonic()), 0.0, False
         for stage, n_expected in self._expected().items():
             n_left = (n_expected or 0) - self._n_done[stage]
             if n_expected is None or (n_left and not self._n_timed[stage]):
                 plural = self._plural(stage)
                 goal = f"the {plural}" if plural == "finals" else plural
-                return f"about {duration(seconds)} to {goal}" if seconds else ""
+                return f"about {duration(min(seconds, most))} to {goal}" if seconds else ""
             if n_left:
                 to_come = True
                 seconds += n_left * self._seconds[stage] / self._n_timed[stage] / min(self._n_slots, n_left)
-        return f"about {duration(seconds)} left" if to_come else ""
+        return f"about {duration(min(seconds, most))} left" if to_come else ""
 
     @property
     def n_done(self) -> int:

@@ -60,7 +60,10 @@ class ReportCounter:
         return any(self._trials[number].more_epochs is not None for number in list(self._n_reports))
 
     def text(self) -> str:
-        """Returns the running trials with their reports: ``final 16 epoch 12/60``; empty if none runs."""
+        """Returns the running trials with their reports: ``final 16 epoch 12/60``; empty if none runs.
+
+        A shortened one may train for longer than expected: ``final 16 epoch 12 of about 10``.
+        """
         shown = [self._text_of(number, n_reports) for number, n_reports in sorted(self._n_reports.items())]
         more = [f"{count(len(shown) - _MOST_SHOWN, 'other')}"] if len(shown) > _MOST_SHOWN else []
         return ", ".join([*shown[:_MOST_SHOWN], *more])
@@ -68,8 +71,10 @@ class ReportCounter:
     def _text_of(self, number: int, n_reports: int) -> str:
         trial = self._trials[number]
         expected = self.expected(trial)
-        of = "" if expected is None or expected < n_reports else f"/{expected}"
-        return f"{trial.stage} {number} epoch {n_reports}{of}"
+        shown = f"{trial.stage} {number} epoch {n_reports}"
+        if expected is not None and trial.proposal.fidelity is not None:  # it may train until a time
+            return f"{shown} of about {expected}"
+        return shown if expected is None or expected < n_reports else f"{shown}/{expected}"
 
     def expected(self, trial: Trial) -> int | None:
         """Returns the expected number of reports, or None if unknown.

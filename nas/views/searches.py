@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nas.core.errors import ConfigurationError, HeirloomError
-from nas.core.names import NAME
+from nas.core.names import CHECKS, NAME
 from nas.core.validation import first_of
-from nas.storage.maintenance.backend_checks.folder import CHECKS
 from nas.storage.records import Records
 from nas.views.snapshot import last_session
 

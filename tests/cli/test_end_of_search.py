@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import TIMED, Command, run, trials, until
+from tests.support.commands import TIMED, Command, run, run_printed, trials, until
 
 DEBUG = (*TIMED, "runner=debug", "name=s", "finalists=1")
 
@@ -23,7 +23,7 @@ def test_failed_trials_name_their_report_first(here: Path) -> None:
     """If trials failed, a line gives the last error, and the first command shows that trial's log."""
     done = run(here, *DEBUG, "budget.trials=2", "problem.fail=raise")
     first = done.out.partition("next:\n")[2].splitlines()[0].strip()
-    shown = run(here, line=first)
+    shown = run_printed(here, first)
 
     assert done.status == 1
     assert "failed: 2 trials; the last, trial 1: TimedProblem.train raised RuntimeError: as told\n" in done.out
@@ -63,7 +63,10 @@ class Short(Problem):
     def test(self, run):
         return {"score": -1.0 * run.point["width"]}
 """
-SHORT = ("+tuner=random", "problem._target_=own_short.Short", "runner=debug", "name=s", "finalists=2", "device=cpu")
+SHORT = (
+    *("+tuner=random", "problem._target_=own_short.Short", "runner=debug", "name=s", "finalists=2", "device=cpu"),
+    "threads=1",
+)
 
 
 @pytest.mark.slow
@@ -71,13 +74,13 @@ def test_a_final_below_a_trial_in_hand_is_told_and_export_best_takes_that_trial(
     """One line names both full scores; the suggested command exports the better trial, which `more_epochs` keeps."""
     (here / "own_short.py").write_text(PROBLEM)
     done = run(here, *SHORT, "budget.trials=3", "problem.quick=false")
-    [better] = [line.strip() for line in done.out.splitlines() if line.endswith("export=best")]
+    [better] = [f"{line} runner=debug threads=1" for line in done.out.splitlines() if line.endswith("export=best")]
     best = max(trials(here / "heirloom" / "s")[:3], key=lambda trial: trial.metrics["score"]).number
-    taken = run(here, line=better)
-    kept = run(here, line=better.replace("finalists=2 export=best", "more_epochs=2"))
+    taken = run_printed(here, better)
+    kept = run_printed(here, better.replace("finalists=2 export=best", "more_epochs=2"))
     report = run(here, "name=s", module="flows.report")
     run(here, "name=s", "format=html", module="flows.report")
-    again = run(here, line=better.replace("export=best", "export=final"))
+    again = run_printed(here, better.replace("export=best", "export=final"))
 
     value = trials(here / "heirloom" / "s")[best].metrics["score"]
     shown = f"trial {best} (search), full validation score {value:.4f}"
@@ -129,6 +132,7 @@ def test_init_points_takes_the_point_of_another_searchs_trial(here: Path) -> Non
 
 
 COUNTING = """
+import os
 import time
 import torch
 from nas import Int, Metric, ParameterSpace, Policy, Problem
@@ -138,8 +142,8 @@ class Counting(Problem):
     metrics = (Metric("score"),)
     space = ParameterSpace({"x": Int(0, 9)})
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP})
-    def __init__(self, seconds=0.0, most=1000):
-        self.seconds, self.most = seconds, most
+    def __init__(self, most=1000):
+        self.most = most
     def train(self, run):
         model = torch.nn.Linear(1, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
@@ -154,9 +158,10 @@ class Counting(Problem):
             optimizer.zero_grad()
             (-model.weight.sum()).backward()
             optimizer.step()
-            time.sleep(self.seconds if run.stage == "final" else 0.0)
             run.report(epoch, score=self.score(model))
             run.save_resume_point(epoch + 1, model, optimizer, every_s=0)
+            while os.path.exists("hold"):
+                time.sleep(0.05)
         from nas.inheritance.optimizer_state import optimizer_tensors
         run.save({**model.state_dict(), **optimizer_tensors(optimizer, model)})
         return {"score": self.score(model)}
@@ -164,7 +169,7 @@ class Counting(Problem):
         weight = float(model.weight)
         return weight if weight < self.most else -weight
 """
-COUNTED = ("problem._target_=own_counting.Counting", "runner=debug", "name=s", "device=cpu")
+COUNTED = ("problem._target_=own_counting.Counting", "runner=debug", "name=s", "device=cpu", "threads=1")
 
 
 def steps(n_epochs: int) -> float:
@@ -203,12 +208,13 @@ def test_more_epochs_go_on_with_weights_and_optimizer(here: Path, plan: str) -> 
 def test_more_epochs_resume_after_kill_9(here: Path) -> None:
     """The same command continues the trial that was killed, from its resume point, and proposes no other."""
     (here / "own_counting.py").write_text(COUNTING)
-    slow = (*COUNTED, "problem.seconds=0.2")
-    run(here, "+tuner=random", *slow, "budget.trials=1", "finalists=1")
-    more = (*slow, "more_epochs=8", "finalists=1")
+    run(here, "+tuner=random", *COUNTED, "budget.trials=1", "finalists=1")
+    more = (*COUNTED, "more_epochs=8", "finalists=1")
+    (here / "hold").touch()
     with Command(here, *more, module="flows.final", forked=True) as command:
-        until(lambda: list((here / "heirloom" / "s" / "resume" / "000002").glob("*")), what="a resume point")
+        until(lambda: list((here / "heirloom" / "s" / "resume" / "000002").glob("*.json")), what="a resume point")
         command.kill()
+    (here / "hold").unlink()
     done = run(here, *more, "takeover=true", module="flows.final")
     repeated = run(here, *more, module="flows.final")
     found = trials(here / "heirloom" / "s")

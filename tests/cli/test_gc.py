@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flows.gc import gc
 from flows.report import report
 from nas.core.trial import State, Trial
 from nas.search.lease import SearchLease
+from nas.spaces.transformer import TransformerSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from tests.support.commands import ROOT, TIMED, Command, environment, records, run, trials, until
@@ -52,7 +54,7 @@ class Own(RandomTuner):
 """
 
 
-def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] = TUNER) -> Records:
+def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] = TUNER, **identity: Any) -> Records:
     """Writes a finished search: a chain of ever better children, the first two with a shared pack, and a final."""
     stored, line = Records(open_root(f"{root}/{name}")), list[Trial]()
     for number in range(n):
@@ -70,7 +72,7 @@ def write(root: Path, *, name: str = "mine", n: int = 10, tuner: dict[str, Any] 
     full = trial(
         n, parents=[n - 1], donors=(), score=0.95, stage="final", index=0, checkpoint=real_checkpoint(stored.files, n)
     )
-    return write_search(root, name, [*line, full], identity={"tuner": tuner})
+    return write_search(root, name, [*line, full], identity={"tuner": tuner, **identity})
 
 
 @pytest.fixture
@@ -233,6 +235,36 @@ class TestCollection:
         assert "add tuner._target_=elsewhere.Tuner or trust=true" in err
         assert "nothing to delete" in out
 
+    def test_segments_of_a_grown_network_are_deleted(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A tuner of transformers is built from the record of its space, without the problem."""
+        tuner = {"target": "nas.tuners.autogrow.AutoGrowTuner", "arguments": {}}
+        write(root, tuner=tuner, space=TransformerSpace().to_json())
+        status = clean(root, "keep=best:1", "dry_run=true")
+        out, err = capsys.readouterr()
+
+        assert (status, err) == (0, "")
+        assert {row for row in rows(out) if row.startswith("weights of trial")} == {
+            f"weights of trial {number}" for number in range(8)
+        }
+
+    def test_a_trial_that_goes_on_is_not_the_tuners(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """In a plan of one stage, no member of pbt has a trial of ``more_epochs``, so its weights need not stay."""
+        files = open_root(f"{root}/mine")
+        first = trial(0, score=0.5, checkpoint=real_checkpoint(files, 0))
+        further = trial(1, index=0, parents=[0], score=0.4, more_epochs=5, checkpoint=real_checkpoint(files, 1))
+        first = replace(first, proposal=replace(first.proposal, derivation={"member": 0, "interval": 0}))
+        identity = {
+            "tuner": {"target": "nas.tuners.pbt.PbtTuner", "arguments": {}},
+            "policy": [{"name": "search", "policies": ["SHARE_PARAMS"], "warm": False}],
+        }
+        write_search(root, "mine", [first, further], identity=identity)
+        status = clean(root, "keep=best:1", "finalists=1", "dry_run=true")
+        out, err = capsys.readouterr()
+
+        assert (status, err) == (0, "")
+        assert list(rows(out)) == ["weights of trial 1"]
+        assert out.endswith("\nweights kept: 1 finalists and the best\n")
+
     def test_own_tuner_reads_the_space(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -333,7 +365,8 @@ class TestLiveDriver:
     @pytest.mark.slow
     def test_a_real_search_is_left_alone(self, here: Path) -> None:
         """flows.gc beside a running search exits 2 and deletes nothing; a later one succeeds."""
-        command = (*TIMED, "runner=debug", "name=mine", "budget.trials=99", "finalists=1", "problem.seconds=5")
+        command = (*TIMED, "runner=debug", "name=mine", "budget.trials=99", "finalists=1", f"problem.hold={here}")
+        (here / "1").touch()
         with Command(here, *command, forked=True) as driver:
             until(lambda: len(list(here.glob("heirloom/mine/trials/*.result.json"))) == 1, what="a result")
             before = weights(here / "heirloom/mine")
@@ -395,7 +428,10 @@ def test_a_killed_command_is_finished_by_the_next(root: Path, n_deletes: int) ->
 
 
 class Watch(threading.Thread):
-    """Measures the bytes of a folder on disk repeatedly."""
+    """Measures the bytes of a folder on disk repeatedly.
+
+    Files that are gone after a look do not count: others, which the look found, may have taken their room.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -405,13 +441,11 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self.done.wait(0.003):
-            total = 0
+            found = {}
             for path in self.folder.rglob("*"):
-                try:
-                    total += path.lstat().st_blocks * 512 if path.is_file() else 0
-                except FileNotFoundError:
-                    continue
-            self.most = max(self.most, total)
+                with contextlib.suppress(FileNotFoundError):
+                    found[path] = path.lstat().st_blocks * 512 if path.is_file() else 0
+            self.most = max(self.most, sum(size for path, size in found.items() if path.exists()))
 
 
 @pytest.mark.slow

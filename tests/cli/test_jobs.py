@@ -22,7 +22,7 @@ PHASES = (
 EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2", *PHASES)
 
 
-@pytest.mark.parametrize("runner", ["processes", "threads", "debug", "dask"])
+@pytest.mark.parametrize("runner", ["threads", "debug", "dask"])
 def test_every_runner(here: Path, api_url: str, runner: str) -> None:
     """Two jobs run all trials; children inherit; a larger budget continues the same jobs."""
     search = here / "heirloom" / "mine"
@@ -76,8 +76,9 @@ def test_a_killed_worker_costs_no_job(here: Path, api_url: str, between: bool) -
     """After kill -9 of a worker its trial runs as attempt 2 of the same job, which starts again."""
     search = here / "heirloom" / "mine"
     plan = (*EVOLVED, "runner=processes", "slots=1", "budget.trials=5")
-    slow = ("problem.pause=1",) if between else ("problem.seconds=1",)
-    with Command(here, *plan, *slow, forked=True, PREFECT_API_URL=api_url) as driver:
+    held = here / ("pause" if between else "1")
+    held.touch()
+    with Command(here, *plan, f"problem.hold={here}", forked=True, PREFECT_API_URL=api_url) as driver:
         if between:
             until(lambda: list(here.glob("between-*")), what="a pause between two trials")
             [mark] = here.glob("between-*")
@@ -87,6 +88,7 @@ def test_a_killed_worker_costs_no_job(here: Path, api_url: str, between: bool) -
             started = records(search).read("trials/000001.start-1.json")
             assert started is not None
             os.kill(started["pid"], 9)
+        held.unlink()
         done = driver.wait()
 
     assert done.status == 0, done.err
@@ -119,11 +121,13 @@ def test_timeout_of_one_trial(here: Path, api_url: str) -> None:
 def test_interruption_and_resumption(here: Path, api_url: str) -> None:
     """Ctrl-C while jobs run: status 130, and the same command ends the search with the same jobs."""
     search = here / "heirloom" / "mine"
-    plan = (*EVOLVED, "runner=processes", "slots=2", "budget.trials=8", "problem.seconds=0.5")
+    plan = (*EVOLVED, "runner=processes", "slots=2", "budget.trials=8", f"problem.hold={here}")
+    (here / "5").touch()
     with Command(here, *plan, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: len(list((search / "trials").glob("*.result.json"))) >= 3, what="three results")
         os.kill(driver.process.pid, 2)
         first = driver.wait()
+    (here / "5").unlink()
     last = run(here, *plan, PREFECT_API_URL=api_url)
 
     assert first.status == 130

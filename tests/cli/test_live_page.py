@@ -43,11 +43,13 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
         try:
             until(page.is_file, 60)
             browser.get(page.as_uri())
+            browser.find_element("id", "hold").click()  # else the page may go while it is used
             assert "loads again every 5.0 s" in browser.find_element("css selector", ".live").text
             browser.find_element("id", "filter").send_keys("state=complete")
             for _ in range(2):
                 browser.find_element("css selector", "#table thead button").click()
             before = column(browser, "trial")
+            browser.find_element("id", "hold").click()
             late = trial(12, score=0.99, index=10)  # two of the twelve are finals
             records.propose(late)
             records.commit(late)

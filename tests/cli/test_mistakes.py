@@ -239,6 +239,7 @@ MISTAKES = {
         (*TIMED, "runner=threads", "trial_timeout_s=5"),
         r"trial_timeout_s=5: needs runner=processes: .*threads",
     ),
+    "cluster_in_debug": ((*DEBUG, "runner.cluster.queue=long"), r"runner.cluster: needs runner=dask, not debug"),
     "timeout_in_debug": ((*DEBUG, "trial_timeout_s=5"), r"trial_timeout_s=5: needs runner=processes: .*debug"),
     "deterministic_hours": (
         (*DEBUG[:-1], "deterministic=true", "budget.hours=1"),
@@ -449,7 +450,7 @@ def test_a_module_that_cannot_be_imported_is_a_mistake(here: Path, group: str) -
     assert done.status == 2
     assert re.search(
         r"_target_=mine.Mine: \S+/mine.py, line 2: ModuleNotFoundError: No module named 'no_such_package'. Install "
-        "no_such_package where Heirloom is installed, or mend this import",
+        "no_such_package where Heirloom is installed, or fix this import",
         done.complaint,
     )
 

@@ -74,7 +74,8 @@ def test_errors_name_their_job(here: Path) -> None:
 def test_a_launcher_runs_jobs_that_resume(here: Path) -> None:
     """With joblib's launcher, Ctrl-C stops all jobs, and the same command resumes each of them."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
-    sweep = (*SMALL, "+tuner=random", "problem.seconds=1", "runner=debug", "budget.trials=4,6")
+    sweep = (*SMALL, "+tuner=random", f"problem.hold={here}", "runner=debug", "budget.trials=4,6")
+    (here / "1").touch()
     words = ("-m", *sweep, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     with Command(here, *words) as command:
         until(lambda: len({path.parts[-3] for path in here.glob("heirloom/*/trials/*.result.json")}) == 2)
@@ -82,6 +83,7 @@ def test_a_launcher_runs_jobs_that_resume(here: Path) -> None:
         stopped = command.wait()
         until(lambda: not command.leftovers(), what="the end of the jobs")
         interrupted = command.err
+    (here / "1").unlink()
     done = run(here, *words)
 
     assert stopped.status == 130

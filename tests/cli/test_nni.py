@@ -214,11 +214,11 @@ def test_interruption_of_worker_processes(experiment: Path, api_url: str) -> Non
 
 @pytest.mark.timeout(600)
 def test_weight_sharing_over_nfs() -> None:
-    """One parent writes on one mount, and nine children read it on the other, also after the driver's kill -9."""
+    """One parent writes on one mount, and five children read it on the other, also after the driver's kill -9."""
     found = run_in_guest("nni_weights.py", timeout_s=560)
 
     assert found["status"] == 0, found["err"]
-    assert [t["state"] for t in found["trials"]] == ["COMPLETE"] * 10
-    assert [t["parents"] for t in found["trials"]] == [[], *[[0]] * 9]
+    assert [t["state"] for t in found["trials"]] == ["COMPLETE"] * 6
+    assert [t["parents"] for t in found["trials"]] == [[], *[[0]] * 5]
     assert len({t["returned"] for t in found["trials"]}) == 1
     assert "machineList has no effect" in found["err"]

@@ -7,7 +7,9 @@ import json
 import os
 import pty
 import re
+import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -215,6 +217,37 @@ def test_html(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert (tmp_path / "pages.htm").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_page_is_written_through_a_link(root: Path, tmp_path: Path) -> None:
+    """A link of the page's name in the folder out stays, and its target has the page."""
+    link, target = tmp_path / "newer-evolution-1a.html", tmp_path / "published.html"
+    link.symlink_to(target)
+
+    assert asked(root, "name=last", "format=html", f"out={tmp_path}") == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "html"])
+def test_a_full_disk_keeps_the_file_before(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """If a file can't be written whole, the old one stays, and nothing else is left."""
+    path, given = tmp_path / "found", ("name=last", f"format={form}", f"out={tmp_path / 'found'}")
+    path.write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        status = asked(root, *given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert (status, contents(tmp_path).keys(), path.read_text()) == (2, {str(path)}, "before")
+    assert f"can't write {path} (File too large): set out=PATH to another place" in capsys.readouterr().err
+    assert (asked(root, *given), len(path.read_text()) > 1_000) == (0, True)
+
+
 def test_one_trial(root: Path) -> None:
     """One trial is shown with its fields, ancestors, error and log, whatever bytes the log has."""
     row = next(t for t in evolved(N) if t.state == State.FAILED)
@@ -246,8 +279,9 @@ def test_one_trial_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All logs of a trial are shown in order: earlier attempts, the last one, its test, its export."""
-    records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)])
+    """All logs of a trial are shown in order: earlier attempts, the last one, its test, its export; and its error."""
+    tests = {0: {"error": "OSError: no data"}}
+    records = write_search(tmp_path, "mine", [trial(0, score=0.5, attempt=12)], tests=tests)
     said = {"-2": "two", "-11": "eleven\n", "": "twelve\n", ".test": "tested\n", ".export": "exported\n"}
     for name, text in said.items():
         records.files.replace(f"logs/000000{name}.log", text.encode())
@@ -260,6 +294,8 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "\nlog of attempt 2\n\ntwo\n\nlog of attempt 11\n\neleven\n\nlog\n\ntwelve\n"
         "\nlog of test\n\ntested\n\nlog of export\n\nexported\n"
     )
+    assert "\nerror\n\n  test: OSError: no data\n" in shown
+    assert record["error"] == "test: OSError: no data"
     assert record["log"] == "twelve\n"
     assert list(record["other_logs"]) == ["attempt 2", "attempt 11", "test", "export"]
 

@@ -82,6 +82,11 @@ def assert_refused(
     assert all(len(str(error)) < 2000 and "\n" not in str(error) for error in found), f"{kind}, {what}: {found}"
 
 
+OF_READERS = (
+    *("half an object", "no UTF-8", "a list", "null", "a text", "a number", "an empty object", "not a number"),
+    *("infinity", "beyond every float", "a key twice", "a key twice, deep inside", "UTF-16", "a byte order mark"),
+)
+"""Texts that ``json.loads`` takes, and two that it refuses; the others are like these two."""
 FULLY = pytest.mark.parametrize("fully", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first", "all"])
 """The first reader that refuses a record, or all of them."""
 
@@ -101,7 +106,7 @@ def test_every_invalid_text_is_refused(search: HostileSearch, kind: str, fully: 
     """Text that is no JSON object, repeats a key or has NaN is a CorruptError that names the file."""
     for what, text in json.loads((CORPUS / "texts.json").read_text()):
         data = text.encode("latin-1")
-        if (kind, what) != ("checkpoint", "null"):  # a trial without weights
+        if (not fully or what in OF_READERS) and (kind, what) != ("checkpoint", "null"):  # a trial without weights
             assert_refused(search, kind, what, data, fully=fully)
             if kind != "checkpoint" and (fully or kind == "result"):  # the digest is asked for in one place
                 assert_refused(search, kind, f"{what}, without a digest", data, is_sealed=True, fully=fully)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nas.search.lease import check_free
-from tests.support.commands import TIMED, Command, on_terminal, records, resume_line, run, trials, until
+from tests.support.commands import TIMED, Command, on_terminal, records, resume_line, run_printed, trials, until
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PLAIN = re.compile(
@@ -19,6 +19,7 @@ PLAIN = re.compile(
     r"starting Prefect's temporary server|Prefect's temporary server has ended; .*|"
     r"stopping; a second Ctrl-C ends the process at once|"
     r"waiting at most 10 s until Prefect's server has stored the last states; Ctrl-C ends it"
+    r"|Prefect's server did not accept everything \(\d+ artifacts and logs lost\); all records are complete, see .*"
 )
 """Progress; all else on standard error is noise, but for the last line of an interruption."""
 
@@ -50,7 +51,6 @@ def noise(err: str) -> list[str]:
     [
         ("processes", signal.SIGINT, True),
         ("processes", signal.SIGTERM, True),
-        ("processes", signal.SIGTERM, False),
         ("threads", signal.SIGINT, True),
         ("threads", signal.SIGTERM, False),
         ("debug", signal.SIGINT, True),
@@ -91,16 +91,17 @@ def test_an_interruption_is_orderly(
     assert done.out == ""
 
 
-@pytest.mark.parametrize("runner", ["processes", "debug"])
-def test_the_line_resumes(here: Path, runner: str, api_url: str) -> None:
+def test_the_line_resumes(here: Path) -> None:
     """The printed line continues the search; the interrupted trial runs as attempt 2."""
     search = here / "heirloom" / "mine"
-    overrides = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=2", "problem.seconds=2")
-    with Command(here, *overrides, "finalists=1", forked=True, PREFECT_API_URL=api_url) as driver:
+    overrides = (*TIMED, "runner=debug", "slots=1", "name=mine", "budget.trials=2", f"problem.hold={here}")
+    (here / "0").touch()
+    with Command(here, *overrides, "finalists=1", forked=True) as driver:
         until(lambda: n_started(search) >= 1, what="a trial")
         driver.send(signal.SIGINT)
         interrupted = driver.wait()
-    resumed = run(here, line=resume_line(interrupted.err), PREFECT_API_URL=api_url)
+    (here / "0").unlink()
+    resumed = run_printed(here, resume_line(interrupted.err))
 
     assert interrupted.status == 130
     assert resumed.status == 0
@@ -130,7 +131,7 @@ def test_code_that_ignores_the_stop_is_ended(here: Path, runner: str, api_url: s
         until(lambda: not driver.leftovers(), 20, what="the end of all processes")
 
     assert done.status == 130
-    assert seconds < 30  # the trial would take 100 s
+    assert seconds < 60  # the trial would take 100 s
     assert (records(search).read("sessions/0001.beat") or {})["stopping"]
     assert not trials(search)[0].is_finished
     assert "Traceback" not in done.err
@@ -155,7 +156,7 @@ def test_a_search_stays_busy_while_its_trial_runs(here: Path, api_url: str) -> N
     check_free(records(search), timeout_s=0.0)
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.2, 1.0, "server"], ids=str)
+@pytest.mark.parametrize("moment", [0.0, 1.0, "server"], ids=str)
 def test_interruption_before_the_first_trial(here: Path, moment: float | str) -> None:
     """Ctrl-C while the command imports, composes or waits for the server ends it at once with one line.
 
@@ -187,7 +188,7 @@ def test_interruption_before_the_first_trial(here: Path, moment: float | str) ->
 @pytest.mark.parametrize("moment", ["starting Prefect's temporary server", "  running 1"])
 def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> None:
     """On a narrow terminal the last line is whole, below the live lines, and the cursor is visible."""
-    command = (*TIMED, "slots=1", "name=mine", "budget.trials=3", "problem.seconds=20")
+    command = (*TIMED, "slots=1", "runner=threads", "name=mine", "budget.trials=3", "problem.seconds=20")
     status, raw = on_terminal(here, *command, columns=60, interrupt_at=moment)
     last = raw.rstrip().rpartition("\n")[2]
 
@@ -199,7 +200,7 @@ def test_a_terminal_gets_a_line_that_can_be_copied(here: Path, moment: str) -> N
 
 def test_a_multirun_ends_as_a_whole(here: Path) -> None:
     """Ctrl-C in one job of a multirun ends all jobs; the line resumes the multirun."""
-    command = ("-m", *TIMED, "runner=debug", "budget.trials=2", "problem.seconds=0.5", "seed=1,2,3")
+    command = ("-m", *TIMED, "runner=debug", "budget.trials=2", "problem.seconds=0,100,101")
     with Command(here, *command, forked=True) as driver:
         until(lambda: len(list(here.glob("heirloom/*"))) == 2, what="a second job")
         driver.send(signal.SIGINT)
@@ -215,14 +216,16 @@ def test_a_multirun_ends_as_a_whole(here: Path) -> None:
 def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -> None:
     """Ctrl-C during a finalist's test ends the command; the resumed command repeats the test."""
     search = here / "heirloom" / "mine"
-    command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", "problem.test_seconds=6")
+    command = (*TIMED, f"runner={runner}", "slots=1", "name=mine", "budget.trials=1", f"problem.hold={here}")
+    (here / "test-1").touch()
     with Command(here, *command, forked=True, PREFECT_API_URL=api_url) as driver:
         until(lambda: all(t.is_finished for t in trials(search)) and len(trials(search)) == 2, what="the finals")
         time.sleep(0.5)
         driver.send(signal.SIGINT)
         done = driver.wait(60)
     tests = records(search).tests()
-    resumed = run(here, line=resume_line(done.err), PREFECT_API_URL=api_url)
+    (here / "test-1").unlink()
+    resumed = run_printed(here, resume_line(done.err), PREFECT_API_URL=api_url)
 
     assert done.status == 130
     assert tests == {}
@@ -230,12 +233,11 @@ def test_a_long_test_is_interrupted_too(here: Path, runner: str, api_url: str) -
     assert "test: score" in resumed.out
 
 
-@pytest.mark.parametrize("runner", ["processes", "threads"])
-def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> None:
+def test_a_killed_server_does_not_harm_the_search(here: Path) -> None:
     """After kill -9 of Prefect's temporary server the search completes in time with status 0 and a message."""
     search = here / "heirloom" / "mine"
-    few = ("name=mine", "budget.trials=6", "problem.seconds=0.5")
-    with Command(here, *TIMED, f"runner={runner}", "slots=2", *few, forked=True) as c:
+    few = ("runner=threads", "slots=2", "name=mine", "budget.trials=6", "problem.seconds=0.5")
+    with Command(here, *TIMED, *few, forked=True) as c:
         until(lambda: n_started(search) >= 3, what="the third trial")
         os.kill(server_of(c), signal.SIGKILL)
         killed = time.monotonic()
@@ -243,7 +245,7 @@ def test_a_killed_server_does_not_harm_the_search(here: Path, runner: str) -> No
         seconds = time.monotonic() - killed
 
     assert done.status == 0
-    assert seconds < 30
+    assert seconds < 60  # Prefect's client would wait for minutes
     assert noise(done.err) == []
     assert "Prefect's temporary server has ended; all records are complete" in done.err
     assert all(trial.state == "COMPLETE" for trial in trials(search))
@@ -267,23 +269,27 @@ def test_the_next_job_of_a_multirun_replaces_a_killed_server(here: Path) -> None
 def test_a_stopped_server_delays_the_end_for_seconds(here: Path, interrupts: bool) -> None:
     """If Prefect's temporary server hangs, the end waits for it 10 s at most, with a line; Ctrl-C ends the wait."""
     search = here / "heirloom" / "mine"
-    few = ("name=mine", "budget.trials=1", "finalists=1", "problem.seconds=2")
+    few = ("name=mine", "budget.trials=1", "finalists=1", f"problem.hold={here}")
+    (here / "0").touch()
+    (here / "1").touch()
     with Command(here, *TIMED, "runner=threads", "slots=1", *few, forked=True) as c:
         until(lambda: n_started(search) >= 1, what="the first trial")
         server = server_of(c)
+        (here / "0").unlink()
         until(lambda: n_started(search) == 2, what="the final")
         os.kill(server, signal.SIGSTOP)
+        (here / "1").unlink()
         until(lambda: "Ctrl-C ends it" in c.err, what="the line on the wait")
         began_s = time.monotonic()
         if interrupts:
             c.send(signal.SIGINT)
-        done = c.wait()
-        seconds = time.monotonic() - began_s
+        until(lambda: "did not accept everything" in c.err, what="the end of the wait")
+        waited_s = time.monotonic() - began_s
+        done = c.wait(30)
         left = c.leftovers()
 
     assert done.status == 0
     assert "waiting at most 10 s until Prefect's server has stored the last states; Ctrl-C ends it\n" in done.err
-    assert "Prefect's server did not accept everything" in done.err
     assert "best: trial" in done.out
-    assert seconds < (9 if interrupts else 30)  # 9 s are left of the wait
+    assert waited_s < (9 if interrupts else 30)  # 9 s are left of the wait
     assert left == []

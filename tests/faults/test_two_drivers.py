@@ -25,12 +25,16 @@ def starts(here: Path) -> list[str]:
 @pytest.mark.slow
 def test_of_two_at_once_one_runs(here: Path, api_url: str) -> None:
     """Of two commands started at once on one search one runs; the other exits 2 with host, pid and age."""
-    command = (*DEBUG, "budget.trials=3", "finalists=1", "problem.seconds=3")
+    command = (*DEBUG, "budget.trials=3", "finalists=1", f"problem.hold={here}")
+    (here / "0").touch()
     with (
         Command(here, *command, PREFECT_API_URL=api_url) as first,
         Command(here, *command, PREFECT_API_URL=api_url) as second,
     ):
-        done = {driver.process.pid: driver.wait() for driver in (first, second)}
+        drivers = (first, second)
+        until(lambda: any(driver.process.poll() is not None for driver in drivers), what="the end of one")
+        (here / "0").unlink()
+        done = {driver.process.pid: driver.wait() for driver in drivers}
     (winner,) = [pid for pid, outcome in done.items() if outcome.status == 0]
     (loser,) = [outcome for outcome in done.values() if outcome.status != 0]
 
@@ -114,10 +118,13 @@ def test_a_takeover_ends_a_driver_whose_trial_ignores_it(here: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_driver_is_replaced_at_once(here: Path) -> None:
     """After kill -9 of a driver on this host the same command takes over without waiting."""
-    with Command(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5", forked=True) as first:
+    command = (*DEBUG, "budget.trials=1", "finalists=1", f"problem.hold={here}")
+    (here / "0").touch()
+    with Command(here, *command, forked=True) as first:
         until(lambda: starts(here))
         first.kill(to_group=False)
-    second = run(here, *DEBUG, "budget.trials=1", "finalists=1", "problem.seconds=0.5")
+    (here / "0").unlink()
+    second = run(here, *command)
 
     assert second.status == 0
     assert "waiting" not in second.err
@@ -160,7 +167,7 @@ def test_a_smaller_budget_finds_it_finished(here: Path, api_url: str) -> None:
 @pytest.mark.slow
 def test_spent_hours_are_finished(here: Path, api_url: str) -> None:
     """A search with used-up hours is finished; the same command names the budget to enlarge."""
-    command = (*DEBUG, "budget.hours=0.0005", "finalists=1", "problem.seconds=0.2")
+    command = (*DEBUG, "budget.hours=0.001", "finalists=1", "problem.seconds=0.2")
     first, second = run(here, *command, PREFECT_API_URL=api_url), run(here, *command)
 
     assert first.status == second.status == 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -21,7 +22,7 @@ from nas import Budget, Search, Spec, epoch_of, run_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from tests.support.commands import bash_blocks, connected
-from tests.support.image_files import random_images
+from tests.support.image_files import write_cifar10
 from tests.support.squad_file import write_squad
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,37 @@ def test_the_problem_and_the_tuner_go_together(monkeypatch: pytest.MonkeyPatch) 
     assert found.tests[found.winner.number]["metrics"]["accuracy"] > 0.8
 
 
+class OnGpu(torch.nn.Module):
+    """A network that ``run.restore`` has moved to a GPU, where no data are."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def cpu(self) -> torch.nn.Module:
+        return self.network
+
+    def forward(self, *inputs: object, **more: object) -> None:
+        raise RuntimeError("Expected all tensors to be on the same device")
+
+
+@pytest.mark.parametrize(
+    ("folder", "target"),
+    [
+        ("02_bring_your_problem", "my_problem.MyProblem"),
+        ("07_networks_that_grow", "growing.GrowingDigits"),
+        pytest.param("12_hugging_face_and_timm", "gpt.Gpt", marks=pytest.mark.slow),
+    ],
+)
+def test_finals_on_a_gpu_are_tested(folder: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples with data on the CPU take the network back that ``run.restore`` moves to the GPU."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / folder)
+    problem = Spec(target).build()
+    run = SimpleNamespace(point=problem.space.sample(random.Random(0)), restore=OnGpu)
+
+    assert problem.test(run).keys() == {problem.metrics[0].name}
+
+
 @pytest.mark.slow
 def test_the_first_search_prints_its_winner(tmp_path: Path) -> None:
     """The example runs in any folder, and prints the winner, its ancestors and its export's path."""
@@ -99,8 +131,7 @@ def test_rafiki_templates_run_unchanged(tmp_path: Path, api_url: str) -> None:
 @pytest.mark.slow
 def test_large_networks_start_from_small_ones(tmp_path: Path, api_url: str) -> None:
     """Another search's best point is the first trial, with all weights of its file."""
-    (x_train, y_train), (x_test, y_test) = random_images(600, 32, 32, 3), random_images(60, 32, 32, 3)
-    np.savez(file := tmp_path / "random.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    file = write_cifar10(tmp_path / "random.npz")
     small, large = told_by_commands(SMALL, tmp_path / "here", CIFAR10=str(file), **connected(api_url))
 
     for name, printed in (("small", small), ("large", large)):
@@ -116,6 +147,7 @@ def test_a_supernet_takes_at_most_forty_lines() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_supernet_finds_a_subnet(tmp_path: Path, api_url: str) -> None:
     """Epochs improve shared weights, subnets inherit all of them, and finals train from scratch."""
     (told,) = told_by_commands(SUPERNET, tmp_path / "here", **connected(api_url))
@@ -136,7 +168,9 @@ def test_a_supernet_finds_a_subnet(tmp_path: Path, api_url: str) -> None:
     (folder,) = re.findall(r"^export: (.*)$", told, re.MULTILINE)
     x, y = (torch.tensor(part[2::3]) for part in load_digits(return_X_y=True))
     outputs = torch.export.load(f"{folder}/program.pt2").module()(x.float().view(-1, 1, 8, 8) / 16)
-    assert f"test: loss {cross_entropy(outputs, y).item():.4f}," in told
+    loss = re.search(r"^test: loss (\S+),", told, re.MULTILINE)
+    assert loss is not None
+    assert float(loss[1]) == pytest.approx(cross_entropy(outputs, y).item(), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -192,12 +226,12 @@ def test_ga_squads_graphs_have_the_configured_sizes(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ga_squad_runs_under_nni(tmp_path: Path) -> None:
-    """NNI's tuner gets its results, children restore their parents' layers, and the lineage shows the family."""
+    """NNI's tuner gets its results, a child restores its parent's layers, and the lineage shows the family."""
     here = tmp_path / "here"
     shutil.copytree(GA_SQUAD, here, ignore=shutil.ignore_patterns("__pycache__"))
     write_squad(here / "squad.json")
     config = (here / "config.yml").read_text()
-    for name, value in (("maxTrialNum", 5), ("population_size", 3), ("trialConcurrency", 1)):
+    for name, value in (("maxTrialNum", 4), ("population_size", 3), ("trialConcurrency", 1)):
         config = re.sub(rf"{name}: \d+", f"{name}: {value}", config)
     (here / "config.yml").write_text(config)
     (command,) = bash_blocks(GA_SQUAD / "README.md")
@@ -210,12 +244,11 @@ def test_ga_squad_runs_under_nni(tmp_path: Path) -> None:
 
     (search,) = (here / "heirloom").iterdir()
     trials = Records(open_root(str(search))).load()[0]
-    assert [trial.state for trial in trials] == ["COMPLETE"] * 5
-    assert [bool(trial.parents) for trial in trials] == [False, False, False, True, True]
-    for trial in trials[3:]:
-        parent = trials[int(trial.parents[0])]
-        assert trial.point["restore_dir"] == parent.point["save_dir"]
-        assert {"passage", "question"} <= {*trial.point["shared_id"]}
+    assert [trial.state for trial in trials] == ["COMPLETE"] * 4
+    assert [bool(trial.parents) for trial in trials] == [False, False, False, True]
+    child, parent = trials[3], trials[int(trials[3].parents[0])]
+    assert child.point["restore_dir"] == parent.point["save_dir"]
+    assert {"passage", "question"} <= {*child.point["shared_id"]}
 
 
 def told_by_commands(example: Path, here: Path, **variables: str) -> list[str]:

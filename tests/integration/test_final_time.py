@@ -11,22 +11,15 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import past_sessions, spent_hours
 from tests.support.commands import run
-from tests.support.image_files import random_images, write_idx
+from tests.support.image_files import write_fashion_mnist
 
 pytestmark = pytest.mark.slow
 HOURS = 0.02
 
 
-def write_images(folder: Path) -> None:
-    """Writes Fashion-MNIST's four files with random images."""
-    for part, n in (("train", 1200), ("t10k", 100)):
-        for kind, values in zip(("images-idx3", "labels-idx1"), random_images(n, 28, 28), strict=True):
-            write_idx(folder / f"{part}-{kind}-ubyte.gz", values)
-
-
 def test_a_final_ends_with_the_hours(here: Path, api_url: str) -> None:
     """A final that would take hours ends by itself before the deadline, and uses the time that it has."""
-    write_images(here)
+    write_fashion_mnist(here)
     data = (f"problem.data_root={here}", "problem.n_epochs=100000", "problem.max_flops=20000000")
     command = (
         "+tuner=random",
@@ -34,7 +27,7 @@ def test_a_final_ends_with_the_hours(here: Path, api_url: str) -> None:
         *data,
         "device=cpu",
         "threads=1",
-        "slots=2",
+        "slots=1",
         "finalists=1",
         "name=short",
     )

@@ -20,6 +20,7 @@ from nas.core.errors import ConfigurationError, TrialInterrupted, TrialStopped
 from nas.core.trial import Proposal, Trial
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
+from nas.storage.records import Records
 from nas.training.problem import Problem
 from nas.training.seeds import seed_everything
 
@@ -278,7 +279,8 @@ def test_trial_trains_by_two_processes(monkeypatch: pytest.MonkeyPatch, tmp_path
     search = Search(problem=Spec("two_processes.TwoProcesses"), tuner=tuner)
     found = run_search(search, root=str(tmp_path), budget=Budget(trials=2), finalists=1, runner="processes")
 
-    assert [trial.error for trial in found.lineage] == [None] * 2
+    logs = Records(open_root(found.url)).log  # with the output of the second rank
+    assert [trial.error for trial in found.lineage] == [None] * 2, [logs(number) for number in range(2)]
     assert all(trial.metrics["accuracy"] > 0.5 for trial in found.lineage)
     assert (found.lineage[1].inherited or 0) > 0.2
 

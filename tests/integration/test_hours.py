@@ -18,8 +18,10 @@ from nas.core.budget import AtDeadline, Budget
 from nas.core.errors import SearchInterruptedError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
+from nas.core.point import Point
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
+from nas.core.supernet import EPOCH, epoch_of
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import Event, Finished, Notice, StopKind, StopRequested
 from nas.executors.in_process_pool import InProcessPool
@@ -30,6 +32,7 @@ from nas.search.identity import claim_identity
 from nas.search.lease import SearchLease
 from nas.search.pipeline import SearchPipeline, Summary
 from nas.spaces.parameters.space import Int, ParameterSpace
+from nas.spaces.supernet import SupernetSpace
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import spent_hours
@@ -37,9 +40,11 @@ from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.problem import Problem, Simulation
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Answer, Tuner
+from nas.tuners.differentiable import DartsTuner
 from nas.tuners.random import RandomTuner
 from nas.tuners.shared.stateful import StatefulTuner
 from nas.views.snapshot import read_snapshot
+from tests.support.supernet_problem import SupernetProblem
 
 CHEAP = frozenset({Policy.EARLY_STOP, Policy.QUICK_EVAL})
 PLANS = {
@@ -130,9 +135,9 @@ class OnceTuner(RandomTuner, StatefulTuner):
 class DeafExecutor(SimulatedExecutor):
     """Runs trials that ignore stop requests and end only when killed."""
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
-        if why != "deadline":
-            super().stop(trial, why)
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        if kind != "deadline":
+            super().stop(trial, kind)
 
 
 class ThinkingExecutor(SimulatedExecutor):
@@ -153,6 +158,23 @@ class ThinkingTuner(RandomTuner):
     def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
         ThinkingExecutor.thought_s += 80.0 + 2 * number
         return super().ask(lineage, number, job)
+
+
+class EpochProblem(SupernetProblem):
+    """A simulated supernet: an epoch takes 100 s, a subnet one."""
+
+    space = SupernetSpace(ParameterSpace({"x": Int(0, 999)}))
+
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
+        return {}
+
+
+class EpochExecutor(SimulatedExecutor):
+    """Each epoch suggests the point of its number."""
+
+    def _complete(self, attempt: Any) -> Trial:
+        trial, number = super()._complete(attempt), epoch_of(attempt.trial.point)
+        return trial if number is None else replace(trial, suggested=({"x": number},))
 
 
 @dataclass
@@ -417,7 +439,8 @@ def test_more_hours_train_the_missing_finals() -> None:
     assert [n.text for n in paper.noted] == [
         "the budget holds no trial of stage final, which takes 0.17 h or more: raise budget.hours (or gpu_hours), "
         "or shorten its trials",
-        "2 finalists were not trained: the time budget is used up. Run the command `final` or raise budget.hours",
+        "2 finalists were not trained: the time budget is used up. Run the command `final` or raise budget.hours "
+        "(or gpu_hours)",
     ]
     assert paper.pipeline().ended_by() == "hours"
     assert paper.pipeline(Budget(hours=1.0)).ended_by() is None
@@ -766,6 +789,17 @@ def test_the_tuner_is_not_asked_when_no_trial_fits_after_its_answer() -> None:
     usual = two_stage(0.5, ratio=1.0, plan=plan, slots=2).run()
     assert len(longer.lineage) > n_short
     assert [t.point for t in longer.lineage] == [t.point for t in usual.lineage][: len(longer.lineage)]
+
+
+def test_a_search_without_time_for_an_epoch_is_finished() -> None:
+    """darts has no subnet left to score, though there is time for one; more hours continue it."""
+    plan = PolicyPlan((Stage(name="search", policies=frozenset({Policy.SHARE_PARAMS})),))
+    paper = Paper(Spec.of(EpochProblem), Budget(hours=0.05), plan, tuner=DartsTuner, executor=EpochExecutor)
+    trials = list(paper.run().lineage)
+
+    assert [trial.point for trial in trials] == [{EPOCH: 0}, {"x": 0}]
+    assert paper.pipeline().ended_by() == "hours"
+    assert paper.pipeline(Budget(hours=1.0)).ended_by() is None
 
 
 def test_gpu_hours_are_kept() -> None:

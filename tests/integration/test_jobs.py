@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +23,15 @@ from nas.core.policy import Policy, Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
 from nas.executors.events import Event, JobLeftWorker, StopRequested, TrialRequested
-from nas.executors.in_process_pool import InProcessPool
+from nas.executors.in_process_pool import InProcessPool, _JobThread
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.job_plan import JobPlan
 from nas.stoppers.base import Stopper
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.storage.trial_log import log_path
+from nas.storage.trial_log import TrialLog, log_path
 from nas.training.job import Job
 from nas.training.messages import Assignment, RuntimeSpec
 from nas.training.trial_run import TrialRun
@@ -171,6 +175,20 @@ def score_all(job: Job) -> None:
         run.finish(score=run.point["x"])
 
 
+def error_of(driver: Driver) -> BaseException | None:
+    """Returns the error that ends a search; fails if the search hangs."""
+    ended: Future[object] = Future()
+
+    def search() -> None:
+        try:
+            ended.set_result(driver.run())
+        except Exception as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=search, daemon=True).start()
+    return ended.exception(60)
+
+
 class TestTrials:
     def test_one_job_runs_all(self, tmp_path: Path) -> None:
         """A job that always asks runs the whole budget, each trial with its own record, and then ends."""
@@ -193,7 +211,6 @@ class TestTrials:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
     ) -> None:
         """It ends the search, whether the code asks for the next trial or leaves the job."""
-        errors: list[Exception] = []
 
         def code(job: Job) -> None:
             for run in job.trials():
@@ -202,21 +219,45 @@ class TestTrials:
                 if leaves:
                     return
 
-        def search() -> None:
-            try:
-                Driver(tmp_path, code).run()
-            except Exception as error:
-                errors.append(error)
-
         def fail(records: Records, trial: Trial) -> Trial:
             raise StorageError("the disk is full")
 
         monkeypatch.setattr(Records, "commit", fail)
-        thread = threading.Thread(target=search, daemon=True)
-        thread.start()
-        thread.join(20)
 
-        assert [repr(error) for error in errors] == ["StorageError('the disk is full')"]
+        assert repr(error_of(Driver(tmp_path, code))) == "StorageError('the disk is full')"
+
+    @pytest.mark.parametrize("name", ["000000.log", "000000.job.log"])
+    def test_a_log_that_can_not_be_stored(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        """It ends the search, be it the log of a trial or that of what the job does after it."""
+
+        def fail(log: TrialLog, files: BlobStore, path: str) -> None:
+            if path.endswith(name):
+                raise StorageError("the disk is full")
+
+        monkeypatch.setattr(TrialLog, "put", fail)
+
+        assert repr(error_of(Driver(tmp_path, score_all))) == "StorageError('the disk is full')"
+
+    def test_jobs_that_have_left_are_forgotten(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The driver's process keeps nothing of their threads, however many jobs a search has."""
+        threads: list[weakref.ref[_JobThread]] = []
+        n_known: list[int] = []
+        start = _JobThread.start
+
+        def remember(job: _JobThread) -> None:
+            threads.append(weakref.ref(job))
+            start(job)
+
+        def code(job: Job) -> None:
+            gc.collect()
+            n_known.append(sum(thread() is not None for thread in threads))
+            score_all(job)
+
+        monkeypatch.setattr(_JobThread, "start", remember)
+        trials = Driver(tmp_path, code, trials_per_job=1).run(8)
+
+        assert [trial.job for trial in trials] == [*range(8)]
+        assert n_known[-1] <= 3  # the last one that left may still be ending
 
     def test_tuner_is_told_the_job_from_the_first_trial_on(self, tmp_path: Path) -> None:
         """A job that leaves after two trials makes room for the next, and the tuner gets that one's id at once."""
@@ -538,34 +579,38 @@ class TestSessions:
 
     def test_a_trial_that_comes_as_its_job_leaves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is interrupted if the session has ended; a thread would wait for its result forever."""
-        asked, has_left, ends = threading.Event(), threading.Event(), threading.Event()
+        asked, left = threading.Event(), threading.Event()
 
-        def code(job: Job) -> None:
-            score_all(job)
-            has_left.set()
-            ends.wait(60)
+        class Jobs(dict[int, _JobThread]):
+            """Ends the session between the look for a job and the answer to it."""
+
+            def get(self, job: int, default: None = None) -> _JobThread | None:
+                if (found := super().get(job, default)) is not None:
+                    pool.close()
+                    assert left.wait(60)
+                return found
 
         def post(event: Event) -> None:
             if isinstance(event, TrialRequested):
                 asked.set()
+            if isinstance(event, JobLeftWorker):
+                left.set()
 
-        ManyProblem.code = staticmethod(code)
+        ManyProblem.code = staticmethod(score_all)
         files = open_root(str(tmp_path))
         spec = RuntimeSpec(problem=Spec.of(ManyProblem), url=files.url, options={}, jobs_request_trials=True)
         pool = InProcessPool(spec, files, ManyProblem())
+        monkeypatch.setattr(pool, "_jobs", Jobs())
         first, second = (Trial(number=n, index=n, proposal=Proposal(point={"x": n}), job=0, attempt=1) for n in (0, 1))
         Records(files).propose(first)
         assert pool.run(Assignment(first, is_last=False), post)
         assert asked.wait(60)
-        pool.close()
-        assert has_left.wait(60)
-        has_job = pool.has_job
-        monkeypatch.setattr(pool, "has_job", lambda job: (has_job(job), ends.set())[0])
         results: list[Trial | None] = []
         thread = threading.Thread(target=lambda: results.append(pool.run(Assignment(second), post)), daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(60)
 
+        assert left.is_set()
         assert results == [None]
 
     def test_same_table_with_interruptions(self, tmp_path: Path) -> None:

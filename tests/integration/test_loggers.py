@@ -23,6 +23,7 @@ import pytest
 from nas.api.results import Results
 from nas.api.search import run_search
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
+from nas.callbacks.callback_list import CallbackList
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -43,6 +44,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the
 ROOT = Path(__file__).parents[2]
 STEPS = [1, 2, 3]
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loggers_have_time() -> Iterator[None]:
+    """Gives loggers more than the 30 s that they have at the end of a session."""
+    defaults: Any = CallbackList.__init__.__kwdefaults__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(defaults, "end_s", 240.0)
+        yield
 
 
 def run_sessions(folder: Path, logger: Spec) -> Results:

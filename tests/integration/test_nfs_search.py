@@ -10,19 +10,23 @@ import pytest
 
 from tests.support.nfs.guest import run_in_guest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    found: dict[str, Any] = run_in_guest("whole_search.py", timeout_s=560)
-    return found
+def seen() -> dict[str, Any]:
+    seen: dict[str, Any] = run_in_guest("whole_search.py", memory="3G", timeout_s=860)
+    return seen
 
 
-@pytest.fixture(scope="module")
-def supernet() -> dict[str, Any]:
-    found: dict[str, Any] = run_in_guest("supernet_search.py", timeout_s=560)
-    return found
+@pytest.fixture
+def found(seen: dict[str, Any]) -> dict[str, Any]:
+    return dict(seen["search"])
+
+
+@pytest.fixture
+def supernet(seen: dict[str, Any]) -> dict[str, Any]:
+    return dict(seen["supernet"])
 
 
 def test_the_search_completes(found: dict[str, Any]) -> None:

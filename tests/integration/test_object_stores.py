@@ -116,7 +116,7 @@ def test_unreachable_server_is_one_line(here: Path, root: str) -> None:
     for done in all_done:
         assert done.status == 1
         assert done.complaint.startswith(f"storage root {root} can't be used: ")
-        assert done.seconds < 30  # 5 s, and what a loaded machine takes to start
+        assert done.seconds < 55  # 5 s, and what a loaded machine takes to start; a search in progress waits for 60 s
 
 
 def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
@@ -126,8 +126,11 @@ def test_search_outlives_lost_connections(remote: Remote, here: Path) -> None:
         stop = threading.Event()
 
         def cut() -> None:
+            n_seen = 0
             while not stop.wait(2.0):
-                remote.proxy.cut()
+                if (n_files := len(remote.files.names("far/trials"))) > n_seen:  # else slow machines make no progress
+                    n_seen = n_files
+                    remote.proxy.cut()
 
         cutter = threading.Thread(target=cut)
         cutter.start()

@@ -19,9 +19,9 @@ import pytest
 
 from nas.core.trial import Trial
 from tests.support.commands import environment
-from tests.support.prefect_searches import CHAINS, OUTCOMES, Command, Server, SteadySearch, until
+from tests.support.prefect_searches import CHAINS, HELD, OUTCOMES, Command, Server, SteadySearch, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 RUNNING_PARENTS = (*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner")
 
@@ -82,7 +82,7 @@ def only_trials(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
 RACES = [
     (tuner, slots, runner)
     for tuner in ("running_parent", "chain")
-    for slots in (1, 4)
+    for slots in (1, 2)
     for runner in ("threads", "processes")
 ]
 
@@ -105,7 +105,7 @@ def raced(command: Command) -> Path:
         "-m",
         *OUTCOMES,
         "tuner._target_=outcome_problem.RunningParentTuner,outcome_problem.ChainTuner",
-        "slots=1,4",
+        "slots=1,2",
         "runner=threads,processes",
         "problem.seconds=0.15",
         "budget.trials=15",
@@ -119,7 +119,7 @@ def race(request: pytest.FixtureRequest, raced: Path, server: Server, command: C
     pattern = f"outcome-{tuner}-[0-9a-f]*-runner-{runner}-slots-{slots}"
     (folder,) = (folder for folder in raced.iterdir() if re.fullmatch(pattern, folder.name))
     (flow_run,) = server.flow_runs(folder.name)
-    return Race(slots, folder, command.trials(folder.name), flow_run, server.task_runs(flow_run["id"]))
+    return Race(slots, folder, command.trials(folder.name), flow_run, server.task_runs(flow_run["id"], 15))
 
 
 def test_no_child_starts_before_its_sources_are_committed(race: Race) -> None:
@@ -206,7 +206,7 @@ def test_each_trial_of_a_job_is_a_task_run(server: Server, command: Command) -> 
     command.run(*OUTCOMES, "tuner._target_=outcome_problem.RunningParentTuner", *plan, "name=jobs")
     (flow_run,) = server.flow_runs("jobs")
     trials = command.trials("jobs")
-    tags = {run["name"]: run["tags"] for run in server.task_runs(flow_run["id"])}
+    tags = {run["name"]: run["tags"] for run in server.task_runs(flow_run["id"], 15)}
 
     assert only_trials(server.edges(flow_run["id"])) == expected_edges(trials)
     assert len({trial.job for trial in trials}) < 15
@@ -218,6 +218,7 @@ def test_a_donor_by_a_rule_is_an_edge(server: Server, command: Command) -> None:
     plan = ("+tuner=random", "tuner.donor=local_best", "slots=2", "runner=processes", "budget.trials=12")
     command.run(OUTCOMES[0], *plan, "problem.seconds=0.1", "max_failures=100", "name=sources")
     (flow_run,) = server.flow_runs("sources")
+    server.task_runs(flow_run["id"], 12)
     trials = command.trials("sources")
     given = [trial for trial in trials if trial.resolved_donor is not None]
 
@@ -240,6 +241,8 @@ def test_each_phase_has_an_edge_from_the_one_before(server: Server, command: Com
     for n_trials in (6, 10):
         command.run(*plan, "job.trials_per_job=4", f"budget.trials={n_trials}", "name=phases")
     flow_runs = server.flow_runs("phases")
+    for flow_run, n_trials in zip(flow_runs, (6, 4), strict=True):
+        server.task_runs(flow_run["id"], n_trials)
     edges = [only_trials(server.edges(flow_run["id"])) for flow_run in flow_runs]
     trials = [trial for trial in command.trials("phases") if trial.stage == "search"]
     jobs = [[trial for trial in trials if trial.job == job] for job in sorted({trial.job for trial in trials})]
@@ -268,7 +271,7 @@ def test_the_states_of_the_last_trials_are_delivered(server: Server, command: Co
     plan = ("problem.seconds=0", "slots=4", "budget.trials=190", "storage=memory", "runner=threads")
     command.run(*CHAINS, *plan, "name=quick")
     (flow_run,) = server.flow_runs("quick")
-    runs = server.task_runs(flow_run["id"])
+    runs = server.task_runs(flow_run["id"], 190)
 
     assert sorted(run["name"] for run in runs if run["name"].startswith("trial-")) == [task(n) for n in range(190)]
 
@@ -277,7 +280,7 @@ def test_children_of_a_lost_parent_train(server: Server, command: Command) -> No
     """A lost trial is Failed beside its Crashed attempts, and its children train."""
     command.run(*CHAINS, "tuner.outcomes=killed complete", "slots=2", "budget.trials=3", "name=lost")
     (flow_run,) = server.flow_runs("lost")
-    runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"])]
+    runs = [(run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"], 5)]
 
     assert [str(trial.reason) for trial in command.trials("lost")] == ["lost", "None", "None"]
     assert sorted(run for run in runs if run[0] == "trial-0000") == [
@@ -294,7 +297,7 @@ def test_a_trial_that_never_ran_is_shown(server: Server, command: Command) -> No
     plan = ("tuner.outcomes=bare complete", "on_missing_weights=fail", "budget.trials=3")
     command.run(*CHAINS, *plan, "name=refused", "runner=threads")
     (flow_run,) = server.flow_runs("refused")
-    runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"]))
+    runs = sorted((run["name"], run["state_name"]) for run in server.task_runs(flow_run["id"], 4))
 
     assert [t.reason for t in command.trials("refused")] == [None, "parent", "parent"]
     assert runs[1:] == [("trial-0000", "COMPLETE"), ("trial-0001", "Failed"), ("trial-0002", "Failed")]
@@ -365,16 +368,20 @@ def test_the_leaderboard_grows_during_the_search(server: Server, command: Comman
 
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the command makes a new flow run with all edges, some from ``Restored`` trials."""
-    arguments = (*RUNNING_PARENTS, "problem.seconds=0.6", "slots=2", "budget.trials=20", "name=resumed")
+    held = command.folder / "held" / "10"
+    held.parent.mkdir()
+    held.touch()
+    arguments = (*RUNNING_PARENTS, f"problem.hold={held.parent}", "slots=2", "budget.trials=20", "name=resumed")
     search = command.start(*arguments)
     command.wait_for_trials("resumed", 7)
     until(lambda: server.shows_running("resumed"), 60, "the server knows of a task run that runs")
     search.kill(to_group=False)
     until(lambda: not search.leftovers(), 30, "the workers of the killed driver have ended")
+    held.unlink()
     before = command.trials("resumed")
     command.run(*arguments)
     old, new = server.flow_runs("resumed")
-    runs = server.task_runs(new["id"])
+    runs = server.task_runs(new["id"], 20 - sum(trial.is_finished for trial in before))
     restored = {run["name"] for run in runs if run["state_name"] == "Restored"}
     trials = command.trials("resumed")
     finished = {task(trial.number) for trial in before if trial.is_finished}
@@ -397,9 +404,12 @@ def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Se
 
 
 def test_a_cancel_in_prefect_ends_a_search(server: Server, command: Command) -> None:
-    """``prefect flow-run cancel``, and the state set by the API, each end a search within 15 s with its records."""
-    plan = (*CHAINS, "problem.seconds=12", "slots=2", "budget.trials=100")
-    # so long that the cancel comes amid the third and fourth trial
+    """``prefect flow-run cancel``, and the state set by the API, each end a search whose trials never end."""
+    hold = command.folder / "hold"
+    hold.mkdir()
+    for number in (2, 3):
+        (hold / str(number)).touch()
+    plan = (*HELD, f"problem.hold={hold}", "slots=2", "budget.trials=100")
     searches = {name: command.start(*plan, f"name={name}") for name in ("by-command", "by-state")}
     for name in searches:
         command.wait_for_trials(name, 2)
@@ -408,7 +418,7 @@ def test_a_cancel_in_prefect_ends_a_search(server: Server, command: Command) -> 
     subprocess.run(cancel, env=environment(PREFECT_API_URL=server.url), check=True, capture_output=True)
     state = {"state": {"type": "CANCELLED", "name": "Cancelled"}, "force": True}
     server.post(f"/flow_runs/{by_state}/set_state", state)
-    until(lambda: all(search.process.poll() is not None for search in searches.values()), 15, "both have ended")
+    until(lambda: all(search.process.poll() is not None for search in searches.values()), 60, "both have ended")
 
     for name, search in searches.items():
         done = search.wait()
@@ -418,8 +428,8 @@ def test_a_cancel_in_prefect_ends_a_search(server: Server, command: Command) -> 
         assert "cancelled in Prefect" in done.err
         assert "Resume: python -m flows.search" in done.err
         assert flow_run["state_name"] == "Cancelled"
-        assert sum(trial.is_finished for trial in trials) >= 2
-        assert not all(trial.is_finished for trial in trials)
+        assert [trial.number for trial in trials if trial.is_finished] == [0, 1]
+        assert len(trials) > 2
         states = {run["state_name"] for run in server.task_runs(flow_run["id"])}
         assert states <= {"COMPLETE", "STOPPED", "Failed", "Cancelled"}
 
@@ -432,7 +442,7 @@ def test_a_locked_database_delays_no_trial(server: Server, command: Command) -> 
         database.execute("BEGIN IMMEDIATE")
         n_finished = search.n_finished_in(12)
         database.rollback()
-    search.check_end(within_s=15)
+    search.check_end(within_s=30)
 
-    assert n_finished >= search.n_expected_in(12) / 2
+    assert n_finished >= search.n_least_in(12)
     assert [run["state_name"] for run in server.flow_runs("locked")] == ["Completed"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import MARK, ROOT, environment, marked_processes
-from tests.support.prefect_searches import CHAINS, Command, Server, SteadySearch, until
+from tests.support.prefect_searches import HELD, Command, Server, SteadySearch, until
 from tests.support.proxies import TcpProxy
 from tests.support.servers import Postgres, postgres_server
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SERVE = str(ROOT / "examples" / "09_deployment" / "serve.py")
 TABLES = "flow_run, task_run, flow_run_state, task_run_state, artifact, log, events"
-OVERRIDES = [*CHAINS, "tuner.outcomes=complete", "problem.seconds=0.8", "slots=2", "budget.trials=16", "name=deployed"]
+OVERRIDES = [*HELD, "slots=2", "budget.trials=16", "name=deployed"]
 
 
 @pytest.fixture(scope="module")
@@ -101,24 +101,32 @@ def test_a_deployment_is_started_watched_cancelled_and_resumed(
     server: Server, command: Command, deployment: Deployment
 ) -> None:
     """A cancel in the UI keeps finished trials and leaves no process; the same parameters resume."""
-    first = deployment.start(OVERRIDES)
+    hold = command.folder / "hold"
+    hold.mkdir()
+    held = [hold / str(number) for number in (4, 5)]
+    for file in held:
+        file.touch()
+    overrides = [*OVERRIDES, f"problem.hold={hold}"]
+    first = deployment.start(overrides)
     command.wait_for_trials("deployed", 4)
     deployment.cancel(first)
     seconds = deployment.wait(first, "Cancelled")
     until(lambda: deployment.processes() == [SERVE], 30, "only the deployment's process is left")
     trials = command.folder / "heirloom" / "deployed" / "trials"
     kept = {path: path.read_bytes() for path in trials.glob("*.result.json")}
-    second = deployment.start(OVERRIDES)
+    for file in held:
+        file.unlink()
+    second = deployment.start(overrides)
     deployment.wait(second, "Completed")
     log = server.logs(flow_run_id=[first])
     until(lambda: any("16 trials (16 COMPLETE)" in line for line in server.logs(flow_run_id=[second])), 30, "the log")
 
     assert seconds < 30  # then Prefect kills
-    assert 4 <= len(kept) < 16
+    assert len(kept) == 4
     assert {path: path.read_bytes() for path in kept} == kept
     assert len(list(trials.glob("*.result.json"))) == 16
     assert not [path for path in kept if Path(f"{path}".replace("result", "start-2")).exists()]
-    assert any("trial 0 (search) COMPLETE" in line for line in log)
+    assert any("(search) COMPLETE" in line for line in log)  # which of the first two is told is by chance
     assert any("interrupted (SIGTERM)" in line and "kept. Resume:" in line for line in log)
     assert [run["state_name"] for run in server.flow_runs("deployed")] == ["Cancelled", "Completed"]
 
@@ -138,9 +146,9 @@ def test_a_slow_server_delays_no_trial(server: Server, command: Command) -> None
         command.wait_for_trials("slow", 2)
         proxy.delay_s = 5.0
         n_finished = search.n_finished_in(6)
-        search.check_end(within_s=25)
+        search.check_end(within_s=40)
 
-    assert n_finished >= search.n_expected_in(6) / 2
+    assert n_finished >= search.n_least_in(6)
 
 
 def test_a_locked_database_delays_no_trial(server: Server, command: Command, postgres: Postgres) -> None:
@@ -151,12 +159,12 @@ def test_a_locked_database_delays_no_trial(server: Server, command: Command, pos
     client = postgres.start(f"SET deadlock_timeout = '1min'; {lock}")  # in a deadlock the server's query ends, not ours
     n_finished = search.n_finished_in(12)
     assert client.wait() == 0
-    search.check_end(within_s=25)
+    search.check_end(within_s=40)
 
     def is_completed() -> bool:
         return [run["state_name"] for run in server.flow_runs("locked")] == ["Completed"]
 
-    assert n_finished >= search.n_expected_in(12) / 2
+    assert n_finished >= search.n_least_in(12)
     until(is_completed, 20, "the flow run is Completed")
 
 
@@ -173,9 +181,9 @@ def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command)
         n_finished = search.n_finished_in(20)
         up_s = time.time()
         proxy.come_back()
-        search.check_end(within_s=30)
+        search.check_end(within_s=45)
 
-    assert n_finished >= search.n_expected_in(20) / 2
+    assert n_finished >= search.n_least_in(20)
     (flow_run,) = server.flow_runs("down")
     artifacts = {artifact["key"] for artifact in server.artifacts(flow_run["id"])}
     missed = [trial for trial in command.trials("down") if down_s < (trial.finished or 0) < up_s]
@@ -187,9 +195,9 @@ def test_a_server_that_is_down_delays_no_trial(server: Server, command: Command)
 def test_a_server_that_stays_down_ends_no_search(server: Server, command: Command) -> None:
     """The command ends within its bound of 10 s and says that the server did not accept everything."""
     with TcpProxy(server.port) as proxy:
-        search = SteadySearch(command, "gone", n_trials=12, port=proxy.port)
+        search = SteadySearch(command, "gone", n_trials=40, port=proxy.port)
         command.wait_for_trials("gone", 2)
         proxy.go_down()
-        error = search.check_end(within_s=25)
+        error = search.check_end(within_s=40)
 
     assert "Prefect's server did not accept everything" in error

@@ -25,6 +25,7 @@ EVOLVED = ("+tuner=evolution", "tuner.population_size=3", "tuner.sample_size=2")
 RAY = ("runner=ray", "threads=1", "device=cpu", "finalists=1", "name=mine")
 PHASES = ("problem._target_=multi_phase_problem.MultiPhaseProblem", *RAY)
 PLAIN = ("+tuner=random", "problem._target_=timed_problem.TimedProblem", *RAY)
+HELD = ("+tuner=random", "problem._target_=held_problem.HeldProblem", *RAY)
 
 
 def starts(search: Path) -> list[str]:
@@ -67,9 +68,10 @@ def test_a_search_survives_the_loss_of_an_actor(here: Path, api_url: str) -> Non
 def test_neither_ctrl_c_nor_a_killed_driver_leaves_a_process(here: Path, api_url: str) -> None:
     """Finished trials are kept and the line resumes; what a killed driver leaves, Ray's helpers too, ends in 10 s."""
     search = here / "heirloom" / "mine"
-    plan = (*PLAIN, "slots=1", "budget.trials=9", "problem.seconds=3", f"problem.marks={here}")
+    plan = (*HELD, f"problem.hold={here}", "slots=1", "budget.trials=9")
+    (here / "1").touch()  # the second trial goes on until it is ended
     with Command(here, *plan, PREFECT_API_URL=api_url) as command:
-        until((here / "1").exists, what="the second trial")
+        until((here / "held-1").exists, what="the second trial")
         command.send(signal.SIGINT)
         interrupted = command.wait(60)
         until(lambda: not command.leftovers(), 20, what="the end of all processes")

@@ -25,7 +25,7 @@ DEBUG = ("runner=debug", "deterministic=true")
 RUNNERS = {
     "simulated": ("runner=simulated", "deterministic=true", "slots=1"),
     "threads": ("runner=threads", "slots=2"),
-    "processes": ("runner=processes", "slots=2"),
+    "processes": ("runner=processes", "slots=1"),
 }
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from tests.support.nfs.guest import run_in_guest, run_in_namespaces
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(750)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", params=["dask", "ray"])
 def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Returns what was seen of a search whose workers and links are lost."""
     if request.param == "dask":
-        return run_in_guest("cut_links_dask.py", memory="3G", timeout_s=700)
+        return run_in_guest("cut_links_dask.py", memory="3G", timeout_s=1100)
     return run_in_namespaces("cut_links_ray.py", timeout_s=300)
 
 
@@ -29,9 +29,9 @@ def test_link_that_is_cut_loses_nothing(seen: dict[str, Any]) -> None:
 
 
 def test_losses_are_noticed(seen: dict[str, Any]) -> None:
-    """A killed worker is noticed within seconds, a machine that vanishes without closing a socket within 60 s."""
-    assert seen["killed_noticed_s"] < 20
-    assert seen["vanished_noticed_s"] < 60
+    """A killed worker is noticed within seconds, a machine that vanishes without closing a socket after 45 s."""
+    assert seen["killed_noticed_s"] < 35  # half a second; a silent loss takes 40 s and more
+    assert seen["vanished_noticed_s"] < 75  # a busy machine adds to the 45 s
 
 
 def test_search_on_two_machines_is_whole(seen: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.commands import ROOT, bash_blocks, environment, trials
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BRING = ROOT / "examples" / "02_bring_your_problem"
 WINNER = ROOT / "examples" / "06_use_the_winner"

@@ -9,6 +9,7 @@ import pty
 import random
 import re
 import select
+import shlex
 import signal
 import socket
 import struct
@@ -139,7 +140,7 @@ class Command:
         """Its standard output so far."""
         return self._out.read_text()
 
-    def wait(self, timeout_s: float = 120.0) -> Done:
+    def wait(self, timeout_s: float = 240.0) -> Done:
         """Returns its status and output, once it has ended."""
         try:
             status = self.process.wait(timeout_s)
@@ -183,7 +184,7 @@ def run(
     module: str = "flows.search",
     line: str | None = None,
     forked: bool = True,
-    timeout_s: float = 120.0,
+    timeout_s: float = 240.0,
     **changes: str,
 ) -> Done:
     """Runs a command to its end.
@@ -204,6 +205,14 @@ def run(
             return command.wait(timeout_s)
     with Command(folder, *overrides, module=module, line=line, forked=False, **changes) as command:
         return command.wait(timeout_s)
+
+
+def run_printed(folder: Path, line: str, **changes: str) -> Done:
+    """Runs a command that another one printed, ``python -m MODULE OVERRIDE ...``, as `run` does."""
+    python, option, module, *overrides = shlex.split(line, comments=True)
+    assert (python, option) == ("python", "-m"), line
+    with Command(folder, *overrides, module=module, forked=True, **changes) as command:
+        return command.wait()
 
 
 class Forker:
@@ -298,12 +307,16 @@ def on_terminal(folder: Path, *overrides: str, columns: int = 80, interrupt_at: 
     return process.returncode, output.decode()
 
 
-def until(holds: Callable[[], object], timeout_s: float = 120.0, *, what: str = "it") -> float:
-    """Waits until something holds; gives the seconds that it took."""
-    began = time.monotonic()
+def until(holds: Callable[[], object], timeout_s: float = 240.0, *, what: str = "it") -> float:
+    """Waits until something holds; gives the seconds that it took.
+
+    Its questions take little of the time: what it waits for needs the processor, too.
+    """
+    began = asked = time.monotonic()
     while not holds():
         assert time.monotonic() < began + timeout_s, f"{what} did not come about within {timeout_s:g} s"
-        time.sleep(0.01)
+        time.sleep(min(max(0.01, 4 * (time.monotonic() - asked)), 0.2))
+        asked = time.monotonic()
     return time.monotonic() - began
 
 

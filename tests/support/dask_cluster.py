@@ -14,6 +14,7 @@ from types import TracebackType
 from distributed import Client
 
 from tests.support.commands import MARK, environment, free_port, marked_processes, until
+from tests.support.servers import is_listening
 
 
 class DaskProcess:
@@ -60,8 +61,9 @@ class DaskCluster:
     def __init__(self, folder: Path, *, protocol: str = "tcp", **changes: str) -> None:
         self.folder = folder
         self._changes = changes
-        self.address = f"{protocol}://127.0.0.1:{free_port()}"
-        arguments = ["--host", "127.0.0.1", "--port", self.address.rpartition(":")[2], "--no-dashboard"]
+        self._port = free_port()
+        self.address = f"{protocol}://127.0.0.1:{self._port}"
+        arguments = ["--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard"]
         arguments += ["--protocol", protocol]
         self.scheduler = DaskProcess(folder, "scheduler", *arguments, name="scheduler", **changes)
         self.workers: list[DaskProcess] = []
@@ -75,10 +77,11 @@ class DaskCluster:
         for process in (*self.workers, self.scheduler):
             process.send(signal.SIGKILL)
             process.process.wait()
-            until(lambda: not process.leftovers(), 10, what="the end of all processes")  # noqa: B023
+            until(lambda: not process.leftovers(), 60, what="the end of all processes")  # noqa: B023
 
     def join(self, *, nanny: bool = False, **changes: str) -> DaskProcess:
-        """Starts a worker."""
+        """Starts a worker once the scheduler listens: workers and drivers wait for it 20 s."""
+        until(lambda: is_listening(self._port), what="the scheduler")
         name = f"worker-{len(self.workers)}"
         arguments = ["worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard"]
         arguments += ["--local-directory", str(self.folder / name), "--death-timeout", "20"]
@@ -92,7 +95,7 @@ class DaskCluster:
             worker.send(signal.SIGKILL)
             worker.process.wait()
         with self.client() as client:
-            until(lambda: not client.scheduler_info()["workers"], 20, what="a cluster without workers")
+            until(lambda: not client.scheduler_info()["workers"], what="a cluster without workers")
 
     def client(self) -> Client:
         """Returns a client."""

@@ -38,7 +38,7 @@ class FaultyDisk:
         command = [sys.executable, __file__, self.behind, self.place, self._orders, self._counts]
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + 60
         while not os.path.ismount(self.place):
             if self._process.poll() is not None or time.monotonic() > until_s:
                 self.close()

@@ -15,7 +15,7 @@ class HeldProblem(Problem):
     """Scores each point with its ``x`` after three reports.
 
     Args:
-        hold: A folder. Trial n goes on reporting while the file ``n`` lies in it.
+        hold: A folder. Trial n goes on reporting while the file ``n`` lies in it, and puts ``held-n`` beside it.
     """
 
     metrics = (Metric("score"),)
@@ -29,7 +29,12 @@ class HeldProblem(Problem):
         for step in range(3):
             run.report(step, score=run.point["x"] + step / 10)
         while (self.hold / str(run.number)).exists():
-            run.report(3, score=run.point["x"])
+            (self.hold / f"held-{run.number}").touch()
+            try:
+                run.report(3, score=run.point["x"])
+            except TrialStopped as stop:
+                print(f"told by {type(stop).__name__}", flush=True)
+                raise
             time.sleep(0.05)
         return {"score": run.point["x"]}
 

@@ -17,7 +17,8 @@ from dataclasses import replace
 import torch
 
 from nas.core.trial import Proposal, State, Trial
-from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.folders import publish_folder
 from nas.storage.open import open_root
 from nas.storage.records import Records
 

@@ -17,21 +17,22 @@ class MultiPhaseProblem(TimedProblem):
 
     Args:
         most: How many trials a job runs.
-        pause: Seconds that it waits between two trials, in which a file ``between-<pid>`` is there.
+        arguments: Of ``TimedProblem``. Between two trials it waits while the file ``pause`` lies in the folder
+            ``hold``; a file ``between-<pid>`` is there meanwhile.
     """
 
-    def __init__(self, *, most: int | None = None, pause: float = 0.0, **arguments: Any) -> None:
+    def __init__(self, *, most: int | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.most = most
-        self.pause = pause
 
     def train_many(self, job: Job) -> None:
         for run in job.trials(self.most):
             run.finish(**self.train(run))
-            if self.pause:
+            if self.is_held("pause"):
                 mark = Path(f"between-{os.getpid()}")
                 mark.touch()
-                time.sleep(self.pause)
+                while self.is_held("pause"):
+                    time.sleep(0.05)
                 mark.unlink()
 
 

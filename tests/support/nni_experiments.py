@@ -121,17 +121,25 @@ class ExperimentFolder:
         )
         executor = LocalExecutor(InProcessPool(spec, files, built.problem), experiment.concurrency)
         settings = ControllerSettings(budget=pipeline.budget, jobs=built.jobs)
-        done = threading.Event()
+        done, lock = threading.Event(), threading.Lock()
+
+        def stop_if_due() -> None:
+            with lock:
+                if stop_when is not None and not done.is_set() and stop_when():
+                    done.set()
+                    executor.post(StopRequested("stopped by the test"))
 
         def watch() -> None:
-            while stop_when is not None and not done.wait(0.01):
-                if stop_when():
-                    executor.post(StopRequested("stopped by the test"))
-                    return
+            while not done.wait(0.01):
+                stop_if_due()
+
+        def observe(event: Event) -> None:
+            self.events.append(event)
+            stop_if_due()  # at once: the next trials take no longer than a watcher may be late
 
         threading.Thread(target=watch, daemon=True).start()
         try:
-            pipeline.run(executor, lease, settings, observe=self.events.append)
+            pipeline.run(executor, lease, settings, observe=observe)
         except SearchInterruptedError:
             assert stop_when is not None
         finally:

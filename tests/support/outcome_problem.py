@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from itertools import islice
+from pathlib import Path
 
 from torch import nn
 
@@ -31,19 +32,27 @@ OUTCOMES = ("complete", "failed", "stopped", "bare", "stopped_bare")
 
 
 class OutcomeProblem(Problem):
-    """Sleeps, saves a tiny network or not, and ends as ``point["outcome"]`` says; later trials score better."""
+    """Sleeps, saves a tiny network or not, and ends as ``point["outcome"]`` says; later trials score better.
+
+    Args:
+        seconds: How long it sleeps.
+        hold: A folder. Trial n sleeps on while the file ``n`` lies in it.
+    """
 
     metrics = (Metric("score"),)
     policies = frozenset({Policy.SHARE_PARAMS})
     space = ParameterSpace({"outcome": Choice(*OUTCOMES, "killed"), "number": Int(0, 10_000)})
 
-    def __init__(self, seconds: float = 0.2) -> None:
+    def __init__(self, seconds: float = 0.2, hold: str = "") -> None:
         self.seconds = seconds
+        self.hold = hold
 
     def train(self, run: TrialRun) -> dict[str, float]:
         outcome, network = run.point["outcome"], nn.Linear(4, 4)
         run.inherit(network)
         time.sleep(self.seconds)
+        while self.hold and Path(self.hold, str(run.number)).exists():
+            time.sleep(0.05)
         if outcome == "failed":
             raise RuntimeError("as the point says")
         if outcome == "killed":

@@ -24,6 +24,7 @@ OUTCOMES = (
     "max_failures=100",
 )
 CHAINS = (*OUTCOMES, "tuner._target_=outcome_problem.ChainTuner")
+HELD = ("+tuner=random", "problem._target_=held_problem.HeldProblem", "policy=search_only")
 
 
 class Server:
@@ -89,8 +90,11 @@ class Server:
         asked = {"flow_runs": {"name": {"any_": [search]}}, "sort": "START_TIME_ASC"}
         return list(self.post("/flow_runs/filter", asked))
 
-    def task_runs(self, flow_run: str) -> list[dict[str, Any]]:
-        """Returns a flow run's task runs, once the server has processed all events."""
+    def task_runs(self, flow_run: str, least: int = 1) -> list[dict[str, Any]]:
+        """Returns a flow run's task runs, once the server has processed all events.
+
+        A busy server processes them seconds later, so it waits for the least number of task runs.
+        """
         asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}
         ended = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
         runs: list[dict[str, Any]] = []
@@ -98,7 +102,7 @@ class Server:
         def settled() -> bool:
             before, runs[:] = len(runs), self.post("/task_runs/filter", asked)
             time.sleep(0.5)
-            return 0 < before == len(runs) and all(run["state_type"] in ended for run in runs)
+            return least <= before == len(runs) and all(run["state_type"] in ended for run in runs)
 
         until(settled, 60, "all task runs have ended")
         return runs
@@ -154,7 +158,7 @@ class Command:
 
     def run(self, *overrides: str, **variables: str) -> str:
         """Returns the output of a search that must end with status 0."""
-        done = self.start(*overrides, **variables).wait(280)
+        done = self.start(*overrides, **variables).wait(560)
         assert done.status == 0, f"status {done.status}\n{done.err}{done.out}"
         assert "Warning" not in done.err
         return done.out
@@ -194,9 +198,12 @@ class SteadySearch:
         time.sleep(seconds)
         return self._command.n_finished(self._name) - before
 
-    def n_expected_in(self, seconds: float) -> float:
-        """Returns the number of trials that two slots finish without any overhead."""
-        return 2 * seconds / 0.4
+    def n_least_in(self, seconds: float) -> float:
+        """Returns a quarter of the trials that two slots finish without any overhead.
+
+        A search whose trials wait for a server, even 2 s for each try to connect, finishes a sixth at most.
+        """
+        return 2 * seconds / 0.4 / 4
 
     def check_end(self, within_s: float) -> str:
         """Checks that no trial is lost or repeated and returns what the command printed on standard error."""

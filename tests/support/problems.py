@@ -278,6 +278,7 @@ class TroubleProblem(Problem):
                 "segfault",
                 "kill",
                 "sleep",
+                "sleep once",
                 "spin",
                 "report",
                 "hang",
@@ -330,9 +331,12 @@ class TroubleProblem(Problem):
                 ctypes.CDLL(None).puts(b"by puts")
                 os.system("echo by a child process")
             case "flood":
+                until_s = time.monotonic() + 60
                 for number in range(seconds * 10):
                     print(f"line {number}", "." * 2_000_000, flush=True)
                     time.sleep(0.1)
+                    while os.fstat(1).st_size > 40_000_000 and time.monotonic() < until_s:  # the driver may be slow
+                        time.sleep(0.05)
                 while not 0 < os.fstat(1).st_size <= 16_000_000:  # what is written while the log is cut may be lost
                     time.sleep(0.05)
                 print("the end", flush=True)
@@ -347,6 +351,9 @@ class TroubleProblem(Problem):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(seconds)
+            case "sleep once":
+                if sum(name.startswith(f"{run.number}-") for name in os.listdir(self.folder)) == 1:
+                    time.sleep(seconds)
             case "spin":  # in C, and holding the interpreter's lock: no Python thread or handler runs
                 run.report(1, score=0.25)
                 print("before the hang")
@@ -500,3 +507,15 @@ class TwiceProblem(ScoreProblem):
         for run in job.trials():
             run.finish(score=1.0)
             run.finish(score=2.0)
+
+
+class LateProblem(ScoreProblem):
+    """Gives the first trial a second result while the second trial runs."""
+
+    def train_many(self, job: Job) -> None:
+        trials = job.trials()
+        first = next(trials)
+        first.finish(score=1.0)
+        second = next(trials)
+        first.finish(score=2.0)
+        second.finish(score=3.0)

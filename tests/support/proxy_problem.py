@@ -75,7 +75,7 @@ class ProxyProblem(Problem):
         import torch
 
         began_s = time.monotonic()
-        time.sleep(self.seconds)
+        self.wait()
         if self.error:
             raise RuntimeError(self.error)
         if self.folder and len(exits := list(Path(self.folder).iterdir())) < self.n_exits:
@@ -84,6 +84,10 @@ class ProxyProblem(Problem):
         ProxyProblem.batches.append((threading.get_ident(), began_s, time.monotonic()))
         generator = torch.Generator().manual_seed(5)
         return torch.randn(8, 3, generator=generator), torch.arange(8) % 2
+
+    def wait(self) -> None:
+        """Takes the time of an ``example_batch``."""
+        time.sleep(self.seconds)
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
         """Reports and returns the width."""

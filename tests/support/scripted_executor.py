@@ -139,8 +139,8 @@ class ScriptedExecutor:
     def dismiss(self, job: int) -> None:
         raise NotImplementedError
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
-        assert why == "interrupt"
+    def stop(self, trial: Trial, kind: StopKind) -> None:
+        assert kind == "interrupt"
         self._is_hanging = self._interrupted == "hang"
         if not self._is_hanging and (pending := self._running.pop(trial.number, None)) is not None:
             finishes = self._interrupted == "finish"

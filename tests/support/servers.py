@@ -164,7 +164,7 @@ def cloud_server(protocol: str) -> Iterator[CloudStore]:
             raise FileNotFoundError("Azurite is not installed: npm install --global azurite")
         with subprocess.Popen(options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                assert eventually(lambda: is_listening(port), 60)
+                assert eventually(lambda: is_listening(port))
                 store = CloudStore(protocol, f"http://127.0.0.1:{port}")
                 file_system = fsspec.filesystem(protocol, **store.options(), skip_instance_cache=True)
                 file_system.mkdir("bucket")
@@ -295,14 +295,14 @@ def postgres_server() -> Iterator[Postgres]:
             process = subprocess.Popen([found, *options], user=user, cwd=folder, stdout=log, stderr=log)
         server = Postgres(folder, programs)
         try:
-            assert eventually(lambda: "ready to accept connections" in (folder / "log").read_text(), 60)
+            assert eventually(lambda: "ready to accept connections" in (folder / "log").read_text())
             yield server
         finally:
             process.send_signal(signal.SIGQUIT)  # ends it at once, with its processes
             process.wait()
 
 
-def eventually(claim: Any, within_s: float = 10.0) -> bool:
+def eventually(claim: Any, within_s: float = 60.0) -> bool:
     """Whether the claim becomes true in time."""
     until = time.monotonic() + within_s
     while not claim():

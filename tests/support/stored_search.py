@@ -12,7 +12,8 @@ import torch
 from nas.core.checkpoint import Checkpoint
 from nas.core.trial import Proposal, Reason, State, Trial
 from nas.storage.blobs import BlobStore
-from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.folders import publish_folder
 from nas.storage.open import open_root
 from nas.storage.pack import write_pack
 from nas.storage.record_format import FORMAT

@@ -1,8 +1,9 @@
-"""A supernet of three choices of layer on digits; commands import it by name."""
+"""A supernet of three choices of layer on random images; commands import it by name."""
 
 from __future__ import annotations
 
 import random
+import time
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -30,18 +31,21 @@ class SupernetProblem(Problem):
         n_steps: Steps of a supernet epoch.
         suggests: How many random points each epoch suggests.
         epoch_s: Seconds of a simulated epoch; a subnet takes one.
+        seconds: How long a trial waits before it begins.
     """
 
     metrics = (Metric("accuracy"),)
     policies = frozenset({Policy.SHARE_PARAMS, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
     space = SupernetSpace(SUBNETS)
 
-    def __init__(self, *, n_steps: int = 20, suggests: int = 0, epoch_s: float = 100.0) -> None:
+    def __init__(self, *, n_steps: int = 20, suggests: int = 0, epoch_s: float = 100.0, seconds: float = 0.0) -> None:
         self.n_steps = n_steps
         self.suggests = suggests
         self.epoch_s = epoch_s
+        self.seconds = seconds
 
     def train(self, run: TrialRun) -> Mapping[str, float]:
+        time.sleep(self.seconds)
         if epoch_of(run.point) is not None:
             return self._train_epoch(run)
         layers = supernet() if Policy.SKIP_TRAIN in run.policies else own_network(run.point)
@@ -105,7 +109,7 @@ def steps(layers: torch.nn.ModuleDict, paths: list[Point], seed: int) -> None:
     """Takes a step of gradient descent for each path."""
     import torch
 
-    x, y = digits()
+    x, y = images()
     generator = torch.Generator().manual_seed(seed)
     for path in paths:
         batch = torch.randint(1500, (BATCH,), generator=generator)
@@ -121,7 +125,7 @@ def accuracy(layers: torch.nn.ModuleDict, point: Point, n_images: int) -> float:
     """Returns the share of right answers on the first validation images."""
     import torch
 
-    x, y = digits()
+    x, y = images()
     with torch.no_grad():
         right = forward(layers, point, x[1500:][:n_images]).argmax(1) == y[1500:][:n_images]
     return float(right.float().mean())
@@ -133,10 +137,10 @@ def checksum(layers: torch.nn.ModuleDict) -> float:
     return float(zlib.crc32(content))
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns all images ``(1797, 64)`` and their labels."""
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns 1,797 random images ``(1797, 64)``, and for each the largest output of a random layer."""
     import torch
-    from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
-    return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(1797, 64, generator=generator)
+    return x, (x @ torch.randn(64, 10, generator=generator)).argmax(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -24,8 +25,8 @@ class TimedProblem(Problem):
         seconds: How long a trial takes.
         fail: ``raise``, ``deaf`` (does not report), ``die`` (trial 1 ends its process), or nothing.
         weights: How many weights are saved besides.
-        test_seconds: How long a test takes.
         marks: A folder in which each trial makes a file, its number, at its second report.
+        hold: A folder. Trial n goes on while the file ``n`` lies in it, and its test while ``test-n`` does.
     """
 
     metrics = (Metric("score"),)
@@ -33,13 +34,13 @@ class TimedProblem(Problem):
     space = ParameterSpace({"width": Int(1, 8), "step": Float(0.01, 1.0)})
 
     def __init__(
-        self, *, seconds: float = 0.0, fail: str = "", weights: int = 0, test_seconds: float = 0.0, marks: str = ""
+        self, *, seconds: float = 0.0, fail: str = "", weights: int = 0, marks: str = "", hold: str = ""
     ) -> None:
         self.seconds = seconds
         self.fail = fail
         self.weights = weights
-        self.test_seconds = test_seconds
         self.marks = marks
+        self.hold = hold
 
     def train(self, run: TrialRun) -> dict[str, float]:
         import torch
@@ -51,8 +52,10 @@ class TimedProblem(Problem):
         if self.fail == "die" and run.number == 1:
             os._exit(7)
         n_steps = max(2, round(self.seconds / 0.05))
-        for step in range(n_steps):
-            time.sleep(self.seconds / n_steps)
+        for step in itertools.count():
+            if step >= n_steps and not self.is_held(str(run.number)):
+                break
+            time.sleep(self.seconds / n_steps if step < n_steps else 0.05)
             with torch.no_grad():
                 for weights in network.parameters():
                     weights.add_(torch.randn_like(weights) * run.point["step"])
@@ -69,8 +72,12 @@ class TimedProblem(Problem):
 
     def test(self, run: TrialRun) -> dict[str, float]:
         network = run.restore(self.build(run))
-        time.sleep(self.test_seconds)
+        while self.is_held(f"test-{run.number}"):
+            time.sleep(0.05)
         return {"score": float(sum(p.abs().sum() for p in network.parameters()).detach())}
+
+    def is_held(self, name: str) -> bool:
+        return bool(self.hold) and Path(self.hold, name).exists()
 
     def build(self, run: TrialRun) -> nn.Module:
         from torch import nn

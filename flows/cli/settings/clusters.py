@@ -76,14 +76,6 @@ def _count(value: object) -> int:
     return max(1, int(text)) if text.isdecimal() else 1
 
 
-@dataclass(frozen=True, slots=True)
-class RayAddress:
-    """The Ray cluster of ``runner=ray``."""
-
-    address: str | None
-    """``HOST:6379`` or ``auto`` for one that runs; None: Ray is started on this machine."""
-
-
 def read_dask(values: Mapping[str, Any]) -> DaskCluster:
     """Returns the cluster of ``runner.cluster``, ``runner.adapt`` and ``runner.resources``.
 
@@ -167,20 +159,20 @@ def _check_adapt(adapt: object, address: str | None) -> None:
         raise ConfigurationError(f"runner.adapt.minimum={least}: must be at most maximum, {most}. Lower it.")
 
 
-def read_ray(values: Mapping[str, Any]) -> RayAddress:
-    """Returns the cluster of ``runner.address``.
+def read_ray_address(values: Mapping[str, Any]) -> str | None:
+    """Returns ``runner.address``: ``HOST:6379``, ``auto``, or None to start Ray on this machine.
 
     Raises:
         ConfigurationError: the address is invalid, or Ray is not installed.
     """
     if find_spec("ray") is None:
         raise ConfigurationError("runner=ray: needs Ray. Run: pip install 'heirloom-nas[ray]'")
-    address = values["runner"].get("address")
+    address: str | None = values["runner"].get("address")
     if address not in (None, "auto") and not _is_host_with_port(str(address)):
         raise ConfigurationError(
             f"runner.address={address}: must be HOST:6379 of a cluster's head, or auto. Run the search on a node of it."
         )
-    return RayAddress(address)
+    return address
 
 
 def _is_host_with_port(address: str) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 from flows.cli.overrides import choices_of
 from nas.callbacks.base import Callback
 from nas.core.errors import ConfigurationError
-from nas.core.redaction import without_passwords
 from nas.core.spec import Spec
 
 
@@ -34,7 +33,7 @@ def _check_is_class(name: str, value: object, chosen: Mapping[str, object]) -> N
         return
     loggers = [f"logger.{other}.{name}" for other, config in chosen.items() if isinstance(config, Mapping)]
     remedy = f"Set {' or '.join(loggers)}." if loggers else f"Add logger=NAME, one of {_names()}."
-    raise ConfigurationError(f"logger.{name}={without_passwords(str(value))}: must be in a logger. {remedy}")
+    raise ConfigurationError(f"logger.{name}={value}: must be in a logger. {remedy}")
 
 
 def _build(name: str, config: object) -> Callback:
@@ -61,7 +60,5 @@ def read_log_dir(values: Mapping[str, Any]) -> str:
     """
     folder = values["log_dir"]
     if not isinstance(folder, str) or not folder or "://" in folder:
-        raise ConfigurationError(
-            f"log_dir={without_passwords(str(folder))}: must be a local folder. Loggers write no URLs."
-        )
+        raise ConfigurationError(f"log_dir={folder}: must be a local folder. Loggers write no URLs.")
     return folder

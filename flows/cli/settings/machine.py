@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.cli.settings.clusters import DaskCluster, RayAddress, read_dask, read_ray
+from flows.cli.settings.clusters import DaskCluster, read_dask, read_ray_address
 from flows.cli.settings.runners import (
     DEVICES,
     PLACES_GPUS,
@@ -14,8 +14,8 @@ from flows.cli.settings.runners import (
     no_gpu,
     read_device,
     read_gpus_per_trial,
+    read_runner,
     read_wanted_gpus,
-    read_wishes,
 )
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
@@ -33,12 +33,12 @@ class Machine:
     Attributes:
         slots: Number of trials that run at a time.
         n_threads: Torch threads per trial.
-        device: ``cpu``, ``cuda`` or ``mps``.
+        device: ``cpu``, ``cuda`` or ``mps``; on a cluster also ``auto``: each worker chooses.
         gpus: The GPUs for the slots.
         gpus_per_trial: GPUs of each trial; less than 1: trials share a GPU.
         workers: Behavior of simulated workers, for ``runner=simulated``.
         dask: Cluster, for ``runner=dask``.
-        ray: Cluster, for ``runner=ray``.
+        ray_address: Address of a cluster that runs, for ``runner=ray``; None: Ray is started on this machine.
     """
 
     runner: RunnerKind
@@ -50,7 +50,7 @@ class Machine:
     gpus_per_trial: float = 1.0
     workers: Workers | None = None
     dask: DaskCluster | None = None
-    ray: RayAddress | None = None
+    ray_address: str | None = None
 
 
 def read_machine(values: Mapping[str, Any]) -> Machine:
@@ -61,12 +61,12 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
     Raises:
         ConfigurationError: one of the values is invalid or conflicts with another.
     """
-    runner, slots, n_threads, timeout_s = read_wishes(values)
+    runner, slots, n_threads, timeout_s = read_runner(values)
     dask = read_dask(values) if runner == "dask" else None
-    ray = read_ray(values) if runner == "ray" else None
-    if (dask is not None and not dask.is_local) or (ray is not None and ray.address is not None):
+    ray_address = read_ray_address(values) if runner == "ray" else None
+    if (dask is not None and not dask.is_local) or ray_address is not None:
         machine = _read_cluster(values, slots or MAX_DEFAULT_SLOTS, n_threads or 1, timeout_s)
-        return replace(machine, dask=dask, ray=ray)
+        return replace(machine, dask=dask, ray_address=ray_address)
     device, gpus = read_device(values["device"], values["gpus"])
     if gpus and runner not in PLACES_GPUS:  # one process, whose code asks for the first GPU
         if values["gpus"] != "all" and gpus != (0,):
@@ -75,7 +75,8 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
                 "Set CUDA_VISIBLE_DEVICES, or choose runner=processes."
             )
         gpus = gpus[:1]
-    gpus_per_trial = read_gpus_per_trial(values, device, gpus, slots)
+    shared_gpus = () if runner == "simulated" else gpus
+    gpus_per_trial = read_gpus_per_trial(values, device, shared_gpus, slots)
     cores = usable_cores()
     if slots is None:
         slots = 1 if runner == "debug" else slots_of_gpus(len(gpus), gpus_per_trial) or min(MAX_DEFAULT_SLOTS, cores)
@@ -89,7 +90,7 @@ def read_machine(values: Mapping[str, Any]) -> Machine:
         gpus_per_trial=gpus_per_trial,
         workers=_read_workers(values),
         dask=dask,
-        ray=ray,
+        ray_address=ray_address,
     )
 
 
@@ -114,11 +115,11 @@ def _read_cluster(values: Mapping[str, Any], slots: int, n_threads: int, timeout
 
 
 def _read_workers(values: Mapping[str, Any]) -> Workers | None:
-    wishes = values["runner"].get("workers")
+    workers = values["runner"].get("workers")
     if values["runner"]["kind"] != "simulated":
         return None
     try:
-        return Workers(**check_mapping("runner.workers", wishes or {}))
+        return Workers(**check_mapping("runner.workers", workers or {}))
     except TypeError as error:
         allowed = ", ".join(f"runner.workers.{name}" for name in Workers.__slots__)
-        raise ConfigurationError(f"runner.workers={wishes!r}: {error}; there are {allowed}") from error
+        raise ConfigurationError(f"runner.workers={workers!r}: {error}; there are {allowed}") from error

@@ -19,7 +19,7 @@ PLACES_GPUS = ("processes", "dask", "ray")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int | None, float | None]:
+def read_runner(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int | None, float | None]:
     """Returns runner, slots, torch threads and timeout; None for each one that is not set.
 
     Raises:
@@ -27,6 +27,9 @@ def read_wishes(values: Mapping[str, Any]) -> tuple[RunnerKind, int | None, int 
     """
     runner = (values.get("runner") or {}).get("kind")
     check_choice("runner", runner, RUNNERS)
+    for name in ("cluster", "adapt", "resources"):
+        if runner != "dask" and name in values["runner"]:
+            raise ConfigurationError(f"runner.{name}: needs runner=dask, not {runner}. Leave it out.")
     slots, n_threads, timeout_s = values["slots"], values["threads"], values["trial_timeout_s"]
     for name, count in (("slots", slots), ("threads", n_threads)):
         if count is not None:

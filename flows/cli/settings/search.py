@@ -10,11 +10,11 @@ from typing import Any
 from flows.cli.command import Invocation
 from flows.cli.options import page_of
 from flows.cli.overrides import choices_of
-from flows.cli.settings.clusters import read_dask, read_ray
+from flows.cli.settings.clusters import read_dask, read_ray_address
 from flows.cli.settings.limits import read_limits
 from flows.cli.settings.machine import Machine
 from flows.cli.settings.root import reach_root, read_retention, read_root
-from flows.cli.settings.runners import read_gpus, read_wanted_gpus, read_wishes
+from flows.cli.settings.runners import read_gpus, read_runner, read_wanted_gpus
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan
@@ -53,11 +53,11 @@ def check_values(invocation: Invocation) -> None:
         )
     if invocation.spec("problem") is None:
         raise ConfigurationError(f"no problem: add problem=NAME, one of {', '.join(choices_of('problem'))}")
-    runner = read_wishes(values)[0]
+    runner = read_runner(values)[0]
     if runner == "dask":
         read_dask(values)
     if runner == "ray":
-        read_ray(values)
+        read_ray_address(values)
     read_gpus(values["device"], values["gpus"])
     read_wanted_gpus(values)
     Budget(**values["budget"])

@@ -117,7 +117,7 @@ def read_experiment(path: str | Path) -> Experiment:
     from nas.compat.nni.yaml_scalars import read_yaml
 
     try:
-        content = read_yaml(Path(path).read_text())
+        content = read_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -292,7 +292,7 @@ class _Reader:
         if name is None:
             return None
         try:
-            content = json.loads((self._folder / str(name)).read_text())
+            content = json.loads((self._folder / str(name)).read_bytes())
         except OSError as error:
             raise ConfigurationError(f"searchSpacePath={name}: {error.strerror}") from error
         except ValueError as error:

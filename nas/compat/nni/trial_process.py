@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import os
@@ -110,6 +111,7 @@ class TrialProcess:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._connections: set[Connection] = set()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end within a character
         self._tail = ""
 
     def __enter__(self) -> TrialProcess:
@@ -201,6 +203,6 @@ class TrialProcess:
         data = os.read(self._process.stdout.fileno(), CHUNK)
         if not data:
             self._selector.unregister(self._process.stdout)
-        text = data.decode(errors="replace")
+        text = self._decoder.decode(data, final=not data)
         self._tail = (self._tail + text)[-TAIL:]
         sys.stdout.write(text)

@@ -225,7 +225,8 @@ class TunerClient:
             with self._changed:
                 is_quiet = now[0] - self._last_activity_s > WATCH_S
                 is_stuck = (waiting or self._telling) and self.n_pending <= 0 and is_quiet
-                idle_s = idle_s + now[0] - before[0] if is_stuck and not is_busy else 0.0
+                seconds = min(now[0] - before[0], 2 * WATCH_S)  # this process may have been stopped: Ctrl-Z
+                idle_s = idle_s + seconds if is_stuck and not is_busy else 0.0
                 before = now
                 if idle_s > self._wait_timeout_s:
                     self._end_with(self._timeout_message(waiting))

@@ -248,7 +248,7 @@ class RafikiProblem(Problem):
     def _queries(self) -> list[Any]:
         assert self.queries is not None
         try:
-            found = json.loads(Path(self.queries).read_text())
+            found = json.loads(Path(self.queries).read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"problem.queries={self.queries}: can't be read as JSON: {error}") from error
         if not isinstance(found, list):

@@ -21,8 +21,6 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.signature import Signature
 
-__all__ = ["BestDonor", "DonorIndex"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -9,13 +9,14 @@ from nas.core.point import Point, point_key
 
 PointEntries: TypeAlias = Callable[[Point], Iterable[str]]
 """Returns the entries of a point, the most important first."""
+_DISTRIBUTIONS = ("Distribution.uniform", "Distribution.normal")
 
 
 def architecture_entries(point: Point, space: Mapping[str, Any]) -> list[str]:
     """Returns the entries of a point as texts, equal if name and value are equal.
 
-    Lists and dicts are replaced by their entries. Constants are left out, and the values of a ``Float``: a learning
-    rate or a dropout changes no tensor's shape.
+    Lists and dicts are replaced by their entries. Constants are left out, and so are values of a ``Float`` or of a
+    ``Distribution`` without ``q``. A learning rate or a dropout changes no tensor's shape.
 
     Args:
         point: The point, in any order of keys.
@@ -49,6 +50,12 @@ def _options(described: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_left_out(described: Sequence[Mapping[str, Any]], *, is_option: bool) -> bool:
-    """Returns whether the value is no architecture choice: a ``Float`` or a constant."""
-    kinds = [one.get("type") for one in described]
+    """Returns whether the value is no architecture choice: an unrounded float or a constant."""
+    kinds = [_kind(one) for one in described]
     return {*kinds} == {"Float"} or (kinds == ["constant"] and not is_option)
+
+
+def _kind(described: Mapping[str, Any]) -> Any:
+    """Returns the kind of a parameter; a distribution without ``q`` is a ``Float``."""
+    is_float = described.get("type") in _DISTRIBUTIONS and described.get("q") is None
+    return "Float" if is_float else described.get("type")

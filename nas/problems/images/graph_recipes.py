@@ -22,10 +22,10 @@ from nas.spaces.graphs.starts import plain_cnn
 from nas.spaces.parameters.space import Float
 from nas.training.precision import checked_precision
 
-MAX_FLOPS = 80_000_000
-"""The default limit on the FLOPs of a network for one image."""
 WIDTHS: tuple[Sequence[int], ...] = ([16, 64, 128, 128], [32, 64, 128, 128], [32, 64, 128, 128, 128])
 """The channels of the initial networks. They halve the image early, so they train fast (docs/decisions/060)."""
+N_STARTS = 3
+"""The number of initial networks: the largest within the limits."""
 
 
 class ImageGraph(GraphModule):
@@ -53,11 +53,11 @@ def image_graphs(
 ) -> GraphSpace:
     """Returns the space of networks for images of this shape, with a learning rate.
 
-    Initial networks over a limit are left out.
+    The initial networks are the three largest within the limits.
 
     Args:
         shape: Channels, height and width.
-        widths: The channels of each initial network, block by block.
+        widths: The channels of each possible initial network, block by block, from the smallest network on.
         max_flops: Most FLOPs of a network for one image.
         max_activations: Most activations of all layers together for one image; None: any.
 
@@ -65,7 +65,7 @@ def image_graphs(
         ConfigurationError: all initial networks need more.
     """
     starts = [plain_cnn(shape, N_CLASSES, widths=channels, pool_after=[0, 1, 2]) for channels in widths]
-    limits = Limits(nodes=80, size=192)
+    limits = Limits(nodes=80, size=3 * max(map(max, widths)) // 2)
     costs = {"flops": max_flops} | ({} if max_activations is None else {"activations": max_activations})
     for cost, most in costs.items():
         check_int(name := f"problem.max_{cost}", most, 1)
@@ -75,7 +75,7 @@ def image_graphs(
             )
         starts = [start for start in starts if getattr(start, cost) <= most]
         limits = replace(limits, **{cost: most})
-    return GraphSpace(starts, {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
+    return GraphSpace(starts[-N_STARTS:], {"learning_rate": Float(0.02, 0.2, log=True)}, limits=limits, n_moves=4)
 
 
 def graph_recipe(n_epochs: int, precision: str, augmentation: Augmentation) -> Recipe:

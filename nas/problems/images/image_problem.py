@@ -20,12 +20,12 @@ from nas.core.validation import check_int
 from nas.inheritance.rules import Rules
 from nas.problems.images.conv_net import ConvNet
 from nas.problems.images.fit import Recipe, Start, fit, optimizer_of, score
-from nas.problems.images.graph_recipes import WIDTHS, ImageGraph
+from nas.problems.images.graph_recipes import WIDTHS, ImageGraph, image_graphs
 from nas.problems.images.largest_net import LargestConvNet
 from nas.problems.images.pixels import Images
 from nas.problems.images.stack import NetworkStack
 from nas.spaces.graphs.network import Network
-from nas.spaces.graphs.space import NETWORK
+from nas.spaces.graphs.space import NETWORK, GraphSpace
 from nas.spaces.parameters.space import ParameterSpace
 from nas.training.epochs import inherit_or_resume, save_for_children
 from nas.training.problem import LATENCY, PROXY_ABILITIES, Problem
@@ -56,7 +56,7 @@ class ImageProblem(Problem):
         Metric("parameters", "minimize"),
         Metric("flops", "minimize"),
         Metric("live_flops", "minimize"),
-        Metric("latency_s", "minimize"),
+        Metric(LATENCY, "minimize"),
         *(Metric(name) for name in sorted(PROXY_ABILITIES)),
     )
     metrics = OBJECTIVES[:1]
@@ -74,7 +74,15 @@ class ImageProblem(Problem):
     image_shape: tuple[int, int, int]
     """Channels, height and width."""
     initial_widths: ClassVar[tuple[Sequence[int], ...]] = WIDTHS
-    """The channels of the initial networks, if its space has graphs."""
+    """The channels of the possible initial networks, if its space has graphs (`nas.problems.images.graph_recipes`)."""
+    default_max_flops: ClassVar[int] = 80_000_000
+    """The default limit on the FLOPs of a network of graphs for one image."""
+
+    @classmethod
+    def graph_space(cls, max_flops: int | None = None, max_activations: int | None = None) -> GraphSpace:
+        """Returns the space of network graphs within these limits; see ``image_graphs``."""
+        max_flops = cls.default_max_flops if max_flops is None else max_flops
+        return image_graphs(cls.image_shape, cls.initial_widths, max_flops, max_activations)
 
     @abstractmethod
     def load_train(self) -> tuple[Images, Images]:
@@ -138,21 +146,21 @@ class ImageProblem(Problem):
         """The stacks by halves of widths and number of images."""
         return {}
 
-    def build(self, point: Point, n_halves: int = 2) -> nn.Module:
-        """Returns the network of this point, newly initialized with torch's global generator.
+    def build(self, point: Point) -> nn.Module:
+        """Returns the full-size network of a point, newly initialized with torch's global generator."""
+        return self._scaled(point, 2)
 
-        Args:
-            point: A point of the space.
-            n_halves: Halves of each width: 1 under DOWNSCALE, else 2. Network graphs ignore it.
-        """
+    def build_for(self, run: TrialRun) -> nn.Module:
+        """Returns the network of this trial; under DOWNSCALE each width is halved."""
+        n_halves = run.scale(halves_of_width=2, downscaled=1)
+        return self.build(run.point) if n_halves == 2 else self._scaled(run.point, n_halves)
+
+    def _scaled(self, point: Point, n_halves: int) -> nn.Module:
+        """Returns the network with so many halves of each width; network graphs are never halved."""
         scale = {"pixel_mean": self.pixel_mean, "pixel_std": self.pixel_std}
         if NETWORK in point:
             return ImageGraph(Network.from_json(point[NETWORK]), **scale)
         return ConvNet(point, n_inputs=self.image_shape[0], n_halves=n_halves, **scale)
-
-    def build_for(self, run: TrialRun) -> nn.Module:
-        """Returns the network of this trial; under DOWNSCALE each width is halved."""
-        return self.build(run.point, run.scale(halves_of_width=2, downscaled=1))
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Returns one blank image."""

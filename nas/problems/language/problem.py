@@ -25,7 +25,7 @@ from nas.spaces.transformer import TransformerSpace
 from nas.storage.remote_file import check_file, checked_options
 from nas.training.epochs import begin_epoch, inherit_or_resume, resumed_epochs, save_for_children, warm_up
 from nas.training.precision import checked_precision, precision_of
-from nas.training.problem import Problem
+from nas.training.problem import LATENCY, Problem
 from nas.training.trial_run import TrialRun
 
 _BASE_WIDTH = 64
@@ -73,7 +73,7 @@ class LanguageProblem(Problem):
         Metric("loss", "minimize"),
         Metric("parameters", "minimize"),
         Metric("flops", "minimize"),
-        Metric("latency_s", "minimize"),
+        Metric(LATENCY, "minimize"),
     )
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
     proxies = frozenset()  # symbols have no gradient

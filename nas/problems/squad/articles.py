@@ -104,7 +104,7 @@ def read_titles(articles: Articles, url: str, options: Mapping[str, Any]) -> tup
     """
     try:
         split = json.loads(unzipped(read_file(url, options)))
-        train, validation = ([title for title in map(str, split[part]) if title in articles] for part in _PARTS)
+        train, validation = ([t for t in dict.fromkeys(map(str, split[part])) if t in articles] for part in _PARTS)
         if not train or not validation or not {*train}.isdisjoint(validation):
             raise ValueError(f"{len(train)} and {len(validation)} titles, {len({*train} & {*validation})} in both")
     except FORMAT_ERRORS as error:

@@ -28,7 +28,7 @@ from nas.spaces.reading.graph import MAX_LAYERS
 from nas.spaces.reading.space import ReadingSpace
 from nas.storage.remote_file import check_file, checked_options
 from nas.training.epochs import inherit_or_resume, save_for_children
-from nas.training.problem import Ability, Problem
+from nas.training.problem import LATENCY, Ability, Problem
 from nas.training.trial_run import TrialRun
 
 HOME = "https://rajpurkar.github.io/SQuAD-explorer/dataset/train-v1.1.json"
@@ -87,7 +87,7 @@ class SquadProblem(Problem):
 
     OBJECTIVES: ClassVar[tuple[Metric, ...]] = (
         *map(Metric, _SCORES),
-        *(Metric(name, "minimize") for name in ("parameters", "flops", "latency_s")),
+        *(Metric(name, "minimize") for name in ("parameters", "flops", LATENCY)),
     )
     proxies = frozenset()  # words have no gradient
     policies = frozenset({Policy.SHARE_PARAMS, Policy.EARLY_STOP, Policy.SKIP_TRAIN, Policy.QUICK_EVAL})
@@ -172,12 +172,17 @@ class SquadProblem(Problem):
             known = read_vectors(vectors, self.data_options, words)
         vocabulary = Vocabulary.of(texts_of(paragraphs[0]), known)
         train, validation = (questions_of(part, vocabulary) for part in paragraphs)
+        train = train[: self.n_questions]
         if not validation or not any(one.span for one in train):
+            limit, remedy = "", _REMEDY
+            if self.n_questions is not None:
+                limit, remedy = f" within problem.n_questions={self.n_questions}", "Raise it, or leave it out"
             raise ConfigurationError(
-                f"problem.data_file={file}: must have questions with answers for training and validation. {_REMEDY}."
+                f"problem.data_file={file}: must have questions with answers for training{limit} and validation. "
+                f"{remedy}."
             )
         random.Random(self.split_seed).shuffle(validation)
-        return SquadData(vocabulary, train[: self.n_questions], validation)
+        return SquadData(vocabulary, train, validation)
 
     @cached_property
     def _tested(self) -> list[Paragraph]:

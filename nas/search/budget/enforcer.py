@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -56,6 +57,7 @@ class BudgetEnforcer:
         self._refused_ask: tuple[int, int] | None = None
         self._known_decisions_s: tuple[float, float] = (math.inf, math.inf)
         self._is_over = self._repeats = False
+        self._stop_again_s = -math.inf
 
     def add_result(self, trial: Trial) -> None:
         """Adds a finished trial of this session or an earlier one."""
@@ -81,8 +83,6 @@ class BudgetEnforcer:
         """Notes that a worker has begun a trial, so that its GPU time counts."""
         self._started_s[number] = self._executor.now_s()
 
-    # ---- the search stage
-
     def may_ask(self, stage: Stage, waiting: Iterable[Trial], ask: tuple[int, int]) -> bool:
         """Returns whether there is time for the waiting trials and for the next proposal.
 
@@ -93,10 +93,10 @@ class BudgetEnforcer:
         """
         if self._planner.is_unlimited:
             return True
-        waiting = list(waiting)
-        if ask == self._refused_ask or not self.may_start(stage, len(waiting), after_ask=True):
+        kinds = Counter(trial.policies for trial in waiting)
+        if ask == self._refused_ask or not self.may_start(stage, kinds.total(), after_ask=True):
             return False
-        return all(self.may_start(stage, kind=trial.policies) for trial in waiting)
+        return all(self.may_start(stage, kind=kind) for kind in kinds)
 
     def may_propose(self, stage: Stage, waiting: Iterable[Trial], trial: Trial, ask: tuple[int, int]) -> bool:
         """Returns whether there is time for a proposed trial; if not, refuses the ask.
@@ -111,8 +111,6 @@ class BudgetEnforcer:
     def allow_asks(self) -> None:
         """Lets the tuner be asked again for the proposal that was refused."""
         self._refused_ask = None
-
-    # ---- any stage
 
     def may_start(
         self,
@@ -150,7 +148,10 @@ class BudgetEnforcer:
         return self._planner.is_unlimited or self._planner.fits_in_full(stage, self._spent(), parent)
 
     def training_left_s(self, stage: Stage, parent: Trial, n_waiting: int) -> float | None:
-        """Returns ``StagePlanner.training_left_s`` if ``n_waiting`` trials start beside it; None: any number."""
+        """Returns ``StagePlanner.training_left_s``; None: there is no limit.
+
+        ``n_waiting`` other trials start at the same time.
+        """
         if self._planner.is_unlimited:
             return None
         return self._planner.training_left_s(stage, self._spent(n_waiting), parent)
@@ -191,6 +192,8 @@ class BudgetEnforcer:
         if not self._stops:
             return
         now_s, self._is_over = self._executor.now_s(), self._known_decisions_s[1] <= 0
+        if now_s < self._stop_again_s:
+            return
         self._repeats = False
         if not self._is_over and not self._stop_sent_s:
             return
@@ -198,7 +201,7 @@ class BudgetEnforcer:
             sent_s = self._stop_sent_s.get(trial.number)
             if not self._is_over and (sent_s is None or trial.is_finished):
                 continue
-            self._repeats = True
+            self._repeats, self._stop_again_s = True, now_s + REPEAT_S
             sent_s = self._stop_sent_s.setdefault(trial.number, now_s)
             self._executor.stop(trial, "deadline" if now_s < sent_s + self._planner.grace_s else "kill")
 

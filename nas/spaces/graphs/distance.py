@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeAlias
 
 from nas.spaces.graphs.canonical import canonical_form
 from nas.spaces.graphs.network import Network
-from nas.spaces.graphs.traversal import Form
 
 _NUMBER = re.compile(r"\d+")
 
@@ -31,9 +30,9 @@ class Step(NamedTuple):
 Steps: TypeAlias = tuple[Step, ...]
 
 
-def steps_of(network: Network | Form) -> Steps:
+def steps_of(network: Network) -> Steps:
     """Returns the steps to align; keep them if a network is compared with many."""
-    form = canonical_form(network) if isinstance(network, Network) else network
+    form = canonical_form(network)
     return tuple(
         Step(layer, tuple([place - source for source in inputs])) for place, (layer, inputs) in enumerate(form)
     )

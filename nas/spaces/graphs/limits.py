@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from nas.core.errors import ConfigurationError
+from nas.core.validation import check_int
 from nas.spaces.graphs.layers import MAX_KERNEL, MAX_SIZE, Conv, Layer, Linear, Pool
 from nas.spaces.graphs.network import MAX_NODES, Network
 
@@ -48,11 +48,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least, most = getattr(self, field.name), 2 if field.name == "inputs" else 1, _MOST[field.name]
-            if type(value) is not int or not least <= value <= most:
-                raise ConfigurationError(
-                    f"limits.{field.name}={value!r}: must be a whole number from {least} to {most}"
-                )
+            least = 2 if field.name == "inputs" else 1
+            check_int(f"limits.{field.name}", getattr(self, field.name), least, _MOST[field.name])
 
     def refusal(self, network: Network) -> str | None:
         """Returns why the network is over the limits, or None."""

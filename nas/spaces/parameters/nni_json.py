@@ -32,7 +32,7 @@ def load_nni_space(source: str | Path | Mapping[str, Any]) -> ParameterSpace:
     if isinstance(source, Mapping):
         return ParameterSpace(_group(source, ""))
     try:
-        content = json.loads(Path(source).read_text())
+        content = json.loads(Path(source).read_bytes())
     except OSError as error:
         raise ConfigurationError(f"the search space {source} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -7,11 +7,12 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations, product
 from typing import Any
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.core.point import Point, is_json, point_key
+from nas.core.validation import first_of
 from nas.spaces.domain import Ask, Categorical, Decision
 from nas.spaces.parameters.numeric import Parameter, Site, When, checked_conditions, invalid_value
 
@@ -46,18 +47,18 @@ class Choice(Parameter):
             if isinstance(option, Parameter):
                 raise ConfigurationError(f"Choice: option {option!r} must be JSON or a dict. Wrap it in a dict.")
         nodes = tuple(_node(option, "Choice: option") for option in options)
-        for one, other in combinations(nodes, 2):
-            if _overlap(one, other):
-                raise ConfigurationError(
-                    f"Choice: options {one} and {other} can be the same value. Remove one, or give each dict "
-                    'a constant that differs, such as {"type": "a", ...} and {"type": "b", ...}'
-                )
+        if (overlapping := _overlapping(nodes)) is not None:
+            one, other = overlapping
+            raise ConfigurationError(
+                f"Choice: options {one} and {other} can be the same value. Remove one, or give each dict "
+                'a constant that differs, such as {"type": "a", ...} and {"type": "b", ...}'
+            )
         object.__setattr__(self, "options", nodes)
         object.__setattr__(self, "when", checked_conditions(when))
         object.__setattr__(self, "_domain", Categorical(len(nodes), tuple(map(str, nodes))))
 
     def __str__(self) -> str:
-        return f"one of {', '.join(map(str, self.options))}"
+        return f"one of {first_of(self.options, 20)}"
 
     def sample(self, rng: random.Random) -> Any:
         """Returns a random option, with its parameters sampled."""
@@ -355,12 +356,24 @@ def _holds_parameter(value: Any) -> bool:
     )
 
 
-def _overlap(one: Parameter, other: Parameter) -> bool:
-    """Returns whether two options can have a common value. For two dicts, True is not certain."""
-    if isinstance(one, ParameterDict) and isinstance(other, ParameterDict):
-        return not one.is_disjoint(other) and not other.is_disjoint(one)
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        return one.json == other.json
-    if isinstance(one, Constant):
-        return other.accepts(one.value)
-    return isinstance(other, Constant) and one.accepts(other.value)
+def _overlapping(options: Sequence[Parameter]) -> tuple[Parameter, Parameter] | None:
+    """Returns two options that can have a common value, or None.
+
+    For two dicts, that is not certain.
+    """
+    constants: dict[str, Constant] = {}  # by JSON: thousands are compared at once
+    dicts: list[ParameterDict] = []
+    for option in options:
+        if isinstance(option, ParameterDict):
+            dicts.append(option)
+        elif isinstance(option, Constant) and (same := constants.setdefault(option.json, option)) is not option:
+            return same, option
+    others: Iterator[tuple[ParameterDict, ParameterDict | Constant]] = product(dicts, constants.values())
+    pairs = chain(combinations(dicts, 2), others)
+    return next(((one, other) for one, other in pairs if _overlap(one, other)), None)
+
+
+def _overlap(one: ParameterDict, other: ParameterDict | Constant) -> bool:
+    if isinstance(other, Constant):
+        return one.accepts(other.value)
+    return not one.is_disjoint(other) and not other.is_disjoint(one)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nas.core.errors import PointError
 from nas.spaces.reading.graph import KINDS, ReadingGraph, ReadingLayer, of_nodes, order_of
@@ -22,7 +23,7 @@ _ANY_WIDTH = 1  # names of one width are compared
 class _Draft:
     """A graph that can be changed, legal or not.
 
-    A slot is a layer and a place among its inputs; -1 stands for the outputs.
+    An edge is a layer and a place among its inputs; -1 stands for the outputs.
     """
 
     def __init__(self, graph: ReadingGraph) -> None:
@@ -41,8 +42,8 @@ class _Draft:
         """Returns an input or a layer."""
         return rng.choice([0, 1, *self.kinds])
 
-    def draw_slot(self, rng: random.Random) -> tuple[int, int]:
-        """Returns a random slot of a random layer or output."""
+    def draw_edge(self, rng: random.Random) -> tuple[int, int]:
+        """Returns a random edge into a random layer or output."""
         outputs = [(-1, 0), (-1, 1)]
         layers = [(id, rng.randrange(len(self.nodes[id]))) for id in self.kinds]
         return rng.choice([*outputs, *layers])
@@ -67,7 +68,7 @@ def _is_renumbered(before: tuple[str, int], now: tuple[str, int]) -> bool:
 
 
 def _add(draft: _Draft, rng: random.Random, *, keeps_source: bool) -> None:
-    id, place = draft.draw_slot(rng)
+    id, place = draft.draw_edge(rng)
     kind = rng.choice([*KINDS])
     inputs = [draft.draw_source(rng) for _ in range(KINDS[kind])]
     if keeps_source:
@@ -85,35 +86,14 @@ def _remove(draft: _Draft, rng: random.Random, *, keeps_source: bool) -> None:
                 inputs[place] = rng.choice(sources) if keeps_source else draft.draw_source(rng)
 
 
-def add_layer(draft: _Draft, rng: random.Random) -> None:
-    """Puts a layer with random inputs in place of an edge."""
-    _add(draft, rng, keeps_source=False)
-
-
-def insert_layer(draft: _Draft, rng: random.Random) -> None:
-    """Puts a layer on an edge; a second input is random."""
-    _add(draft, rng, keeps_source=True)
-
-
-def remove_layer(draft: _Draft, rng: random.Random) -> None:
-    """Removes a layer; the layers behind it read random ones."""
-    _remove(draft, rng, keeps_source=False)
-
-
-def bypass_layer(draft: _Draft, rng: random.Random) -> None:
-    """Removes a layer; the layers behind it read its inputs."""
-    _remove(draft, rng, keeps_source=True)
-
-
 Mutation = Callable[[_Draft, random.Random], None]
 MUTATIONS: dict[str, Mutation] = {
-    "add": add_layer,
-    "insert": insert_layer,
-    "remove": remove_layer,
-    "bypass": bypass_layer,
+    "add": partial(_add, keeps_source=False),  # with random inputs, in place of an edge
+    "insert": partial(_add, keeps_source=True),  # on an edge; a second input is random
+    "remove": partial(_remove, keeps_source=False),  # the layers behind it read random ones
+    "bypass": partial(_remove, keeps_source=True),  # the layers behind it read its inputs
 }
-_CHANGES = {"add": 1, "insert": 1, "remove": -1, "bypass": -1}
-"""The change of the number of layers."""
+_ADDITIONS = ("add", "insert")
 
 
 def mutated(graph: ReadingGraph, rng: random.Random, *, at_least: int, at_most: int) -> ReadingGraph | None:
@@ -130,7 +110,7 @@ def mutated(graph: ReadingGraph, rng: random.Random, *, at_least: int, at_most: 
     """
     before = graph.canonical()
     n = len(graph.layers)
-    allowed = [name for name in MUTATIONS if (n < at_most if _CHANGES[name] > 0 else n > at_least)]
+    allowed = [name for name in MUTATIONS if (n < at_most if name in _ADDITIONS else n > at_least)]
     for name in rng.sample(allowed, len(allowed)):
         for _ in range(_TRIES):
             draft = _Draft(graph)

@@ -65,7 +65,7 @@ def pieces(views: Iterable[memoryview], size: int) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-class Run:
+class RangeRead:
     """A range of an object, and the memory that takes it.
 
     Args:
@@ -80,12 +80,12 @@ class Run:
         self.bytes = self._ends[-1]
 
     def at(self, offset: int) -> memoryview:
-        """Returns the memory from this byte of the run to the end of the view."""
+        """Returns the memory from this byte of the range to the end of the view."""
         index = bisect_right(self._ends, offset)
         return self.views[index][offset - self._ends[index] :]
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Copies data to the memory from this byte of the run on."""
+        """Copies data to the memory from this byte of the range on."""
         left = memoryview(data)
         while left:
             memory = self.at(offset)[: left.nbytes]
@@ -93,14 +93,14 @@ class Run:
             left, offset = left[memory.nbytes :], offset + memory.nbytes
 
 
-def runs_of(size: int) -> Iterator[Run]:
-    """Yields runs with new memory for all of an object, block by block."""
+def reads_of(size: int) -> Iterator[RangeRead]:
+    """Yields reads of all of an object into new memory, block by block."""
     for begin in range(0, size, BLOCK):
-        yield Run(begin, [memoryview(bytearray(min(BLOCK, size - begin)))])
+        yield RangeRead(begin, [memoryview(bytearray(min(BLOCK, size - begin)))])
 
 
-def runs_for(spans: Sequence[ByteRange]) -> Iterator[Run]:
-    """Yields runs for ranges in order, none empty; near ranges share a run."""
+def reads_for(spans: Sequence[ByteRange]) -> Iterator[RangeRead]:
+    """Yields reads of ranges in order, none empty; near ranges share a read."""
     gap = memoryview(bytearray(GAP))
     for group in _near(spans):
         begin, size = group[0].offset, group[-1].end - group[0].offset
@@ -114,11 +114,11 @@ def runs_for(spans: Sequence[ByteRange]) -> Iterator[Run]:
                     memory = memory[room:]
                     room -= views[-1].nbytes
                     if not room:
-                        yield Run(begin, views)
+                        yield RangeRead(begin, views)
                         begin, views, room = begin + block, [], block
             end = span.end
         if views:
-            yield Run(begin, views)
+            yield RangeRead(begin, views)
 
 
 def _near(spans: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:

@@ -17,8 +17,7 @@ from itertools import chain, islice
 from typing import Any, final
 
 from nas.core.errors import ConfigurationError, StorageError
-from nas.core.redaction import without_passwords
-from nas.storage.backends.chunks import PART, Hashed, Run, pieces
+from nas.storage.backends.chunks import PART, Hashed, RangeRead, pieces
 from nas.storage.backends.object_backend import ObjectBackend, check_small
 from nas.storage.blobs import BlobInfo
 
@@ -100,14 +99,15 @@ class FsspecBackend(ObjectBackend):
         with suppress(FileNotFoundError), self._locked():
             self._fs.info(folder)
 
-    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """Fills one run after the other."""
+    def fill(self, target: str, reads: Iterable[RangeRead]) -> Generator[tuple[int, RangeRead], None, None]:
+        """Fills one range after the other."""
         size = self.size(target)
-        for run in runs:
-            if run.begin < size:
+        for wanted in reads:
+            if wanted.begin < size:
+                end = min(wanted.begin + wanted.bytes, size)
                 with self._locked():
-                    run.write(0, self._fs.cat_file(target, start=run.begin, end=min(run.begin + run.bytes, size)))
-            yield size, run
+                    wanted.write(0, self._fs.cat_file(target, start=wanted.begin, end=end))
+            yield size, wanted
 
     def names(self, folder: str) -> list[str]:
         """Returns the present names, without the listing cache."""
@@ -216,8 +216,8 @@ def open_backend(url: str, options: Mapping[str, object], *, retry_s: float) -> 
     try:
         fsspec.get_filesystem_class(protocol)
     except ValueError as error:
-        where, known = without_passwords(url), ", ".join(sorted(fsspec.available_protocols()))
-        raise ConfigurationError(f"storage.root={where}: unknown protocol. Use a folder or one of {known}.") from error
+        known = ", ".join(sorted(fsspec.available_protocols()))
+        raise ConfigurationError(f"storage.root={url}: unknown protocol. Use a folder or one of {known}.") from error
     if protocol in _GOOGLE:
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its tracebacks repeat errors that it raises
     fs, root = fsspec.core.url_to_fs(url, **options, skip_instance_cache=True)

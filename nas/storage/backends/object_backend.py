@@ -12,7 +12,7 @@ from typing import Self
 
 from nas.core.errors import CorruptError
 from nas.core.validation import MAX_RECORD_BYTES
-from nas.storage.backends.chunks import Hashed, Run
+from nas.storage.backends.chunks import Hashed, RangeRead
 from nas.storage.backends.retry import in_order
 from nas.storage.blobs import BlobInfo
 
@@ -79,8 +79,8 @@ class ObjectBackend(ABC):
         """
 
     @abstractmethod
-    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """Fills runs, several at once, and yields them in order with the object's size.
+    def fill(self, target: str, reads: Iterable[RangeRead]) -> Generator[tuple[int, RangeRead], None, None]:
+        """Fills ranges, several at once, and yields them in order with the object's size.
 
         Memory beyond the end of the object is left as it is.
 

@@ -17,13 +17,14 @@ from threading import Thread
 from typing import Any, final
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, HeirloomError, StorageError
+from nas.core.names import CHECKS
 from nas.core.redaction import without_passwords
 from nas.core.reference import TEMPORARY, Reference, checked_path
-from nas.storage.backends.chunks import Hashed, Run, runs_for, runs_of
+from nas.storage.backends.chunks import Hashed, RangeRead, reads_for, reads_of
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, open_backend
 from nas.storage.backends.retry import in_order
-from nas.storage.backends.secrets import Secrets
 from nas.storage.blobs import BlobInfo, BlobStore
+from nas.storage.secrets import Secrets
 from nas.storage.verified import Buffer, ByteRange, WrongContentsError, WrongSizeError, check_range, digest_of
 
 _PACKAGES = {"smbclient": "smbprotocol"}
@@ -64,16 +65,16 @@ class ObjectBlobStore(BlobStore):
     def open(self, reference: Reference) -> Iterator[Iterator[memoryview]]:
         """Asks for the size, then gets the object block by block."""
         self._expect_size(reference, self.size(reference.path))
-        with closing(self._fill(reference, runs_of(reference.bytes))) as runs:
-            yield (run.views[0] for run in runs)
+        with closing(self._fill(reference, reads_of(reference.bytes))) as reads:
+            yield (wanted.views[0] for wanted in reads)
 
     def fill(self, reference: Reference, ranges: Sequence[ByteRange], *, bypass_cache: bool) -> None:
         """Gets ranges into their memory, near ones in one request."""
         waiting = deque(ranges)
-        runs = runs_for([part for part in ranges if part.memory.nbytes])
-        with closing(self._fill(reference, runs)) as filled:
-            for run in filled:
-                while waiting and waiting[0].end <= run.begin + run.bytes:
+        reads = reads_for([part for part in ranges if part.memory.nbytes])
+        with closing(self._fill(reference, reads)) as filled:
+            for wanted in filled:
+                while waiting and waiting[0].end <= wanted.begin + wanted.bytes:
                     check_range(reference, part := waiting.popleft(), digest_of(part.memory))
         for part in waiting:  # without bytes
             check_range(reference, part, digest_of(part.memory))
@@ -109,7 +110,8 @@ class ObjectBlobStore(BlobStore):
             folders.add(path.rpartition("/")[0])
         for folder in sorted(folders):
             with self._calling("delete", folder):
-                while "/" in folder and self._backend.prune(f"{self._root}/{folder}"):  # files/<stem>/, never files/
+                # files/<stem>/ and _check/, but never files/, into which another writer may be about to write
+                while ("/" in folder or folder == CHECKS) and self._backend.prune(f"{self._root}/{folder}"):
                     folder = folder.rpartition("/")[0]
 
     def _remove(self, path: str) -> str:
@@ -223,15 +225,15 @@ class ObjectBlobStore(BlobStore):
     def _folder(self, folder: str) -> str:
         return self._target(folder) if folder else self._root
 
-    def _fill(self, reference: Reference, runs: Iterable[Run]) -> Generator[Run, None, None]:
-        """Yields the filled runs, if the object has the expected size."""
+    def _fill(self, reference: Reference, reads: Iterable[RangeRead]) -> Generator[RangeRead, None, None]:
+        """Yields the filled ranges, if the object has the expected size."""
         target, is_known = self._target(reference.path), False
         with self._calling("read", reference.path):
-            with closing(self._backend.fill(target, runs)) as filled:
-                for size, run in filled:
+            with closing(self._backend.fill(target, reads)) as filled:
+                for size, wanted in filled:
                     self._expect_size(reference, size)
                     is_known = True
-                    yield run
+                    yield wanted
             if not is_known:
                 self._expect_size(reference, self._backend.size(target))
 

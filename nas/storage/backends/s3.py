@@ -22,7 +22,7 @@ from botocore import exceptions as boto
 
 from nas.core.reference import TEMPORARY
 from nas.storage.backends.aws import is_temporary, make_client, status_of, translated
-from nas.storage.backends.chunks import PART, Hashed, Run, pieces
+from nas.storage.backends.chunks import PART, Hashed, RangeRead, pieces
 from nas.storage.backends.object_backend import SMALL_AT_ONCE, ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
 from nas.storage.blobs import BlobInfo
@@ -86,9 +86,9 @@ class S3Backend(ObjectBackend):
         """Makes one request."""
         return int(self._call("head_object", **_place(target))["ContentLength"])
 
-    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """Makes one request per run, which tells the size, too."""
-        return in_order((partial(self._fill, target, run) for run in runs), _AT_ONCE)
+    def fill(self, target: str, reads: Iterable[RangeRead]) -> Generator[tuple[int, RangeRead], None, None]:
+        """Makes one request per range, which tells the size, too."""
+        return in_order((partial(self._fill, target, wanted) for wanted in reads), _AT_ONCE)
 
     def reach(self, folder: str) -> None:
         """Lists one object, since a refused listing has a text, unlike a refused HEAD."""
@@ -178,24 +178,24 @@ class S3Backend(ObjectBackend):
             what = f"{upload['Bucket']}/{upload['Key']} (upload {upload['UploadId']})"
             logger.warning("can't delete the parts of %s: %s", what, type(error).__name__)
 
-    def _fill(self, target: str, run: Run) -> tuple[int, Run]:
-        """Fills one run, and returns the object's size."""
+    def _fill(self, target: str, wanted: RangeRead) -> tuple[int, RangeRead]:
+        """Fills one range, and returns the object's size."""
 
-        def attempt() -> tuple[int, Run]:
-            place, end = _place(target), run.begin + run.bytes
+        def attempt() -> tuple[int, RangeRead]:
+            place, end = _place(target), wanted.begin + wanted.bytes
             try:
-                reply = self._once("get_object", **place, Range=f"bytes={run.begin}-{end - 1}")
+                reply = self._once("get_object", **place, Range=f"bytes={wanted.begin}-{end - 1}")
             except boto.ClientError as error:
                 if status_of(error) != 416:
                     raise
-                return self.size(target), run  # the object ends before the run begins
-            if "ContentRange" not in reply and run.begin:
+                return self.size(target), wanted  # the object ends before the range begins
+            if "ContentRange" not in reply and wanted.begin:
                 raise OSError(errno.ENOTSUP, "the store does not honor ranges")
             with closing(reply["Body"]) as body:
                 offset, size = 0, int(reply.get("ContentRange", f"/{reply['ContentLength']}").rpartition("/")[2])
-                while offset < run.bytes and (n := body.readinto(run.at(offset)[:_STEP])):
+                while offset < wanted.bytes and (n := body.readinto(wanted.at(offset)[:_STEP])):
                     offset += n
-            return size, run
+            return size, wanted
 
         return self._persist(attempt)
 

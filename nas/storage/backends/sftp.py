@@ -21,7 +21,7 @@ import asyncssh
 from asyncssh import SFTPClient
 
 from nas.core.reference import TEMPORARY
-from nas.storage.backends.chunks import Hashed, Run, pieces
+from nas.storage.backends.chunks import Hashed, RangeRead, pieces
 from nas.storage.backends.object_backend import ObjectBackend, check_small
 from nas.storage.backends.retry import in_order, persist
 from nas.storage.backends.sftp_files import PIECE, Upload, holds, read
@@ -74,7 +74,7 @@ class SftpBackend(ObjectBackend):
                 size = (await file.stat()).size or 0
                 check_small(target, size)
                 data = bytearray(size)
-                n = await read(file, Run(0, [memoryview(data)]))
+                n = await read(file, RangeRead(0, [memoryview(data)]))
                 return bytes(data[:n])
 
         return self._reading(whole)
@@ -83,15 +83,15 @@ class SftpBackend(ObjectBackend):
         """Returns the size that the server reports."""
         return self._reading(lambda client: client.stat(target)).size or 0
 
-    def fill(self, target: str, runs: Iterable[Run]) -> Generator[tuple[int, Run], None, None]:
-        """Fills several runs at once, each by many requests."""
+    def fill(self, target: str, reads: Iterable[RangeRead]) -> Generator[tuple[int, RangeRead], None, None]:
+        """Fills several ranges at once, each by many requests."""
 
-        async def filled(run: Run, client: SFTPClient) -> tuple[int, Run]:
+        async def filled(wanted: RangeRead, client: SFTPClient) -> tuple[int, RangeRead]:
             async with client.open(target, "rb") as file:
-                found, _ = await asyncio.gather(file.stat(), read(file, run))
-            return found.size or 0, run
+                found, _ = await asyncio.gather(file.stat(), read(file, wanted))
+            return found.size or 0, wanted
 
-        return in_order((partial(self._reading, partial(filled, run)) for run in runs), _AT_ONCE)
+        return in_order((partial(self._reading, partial(filled, wanted)) for wanted in reads), _AT_ONCE)
 
     def names(self, folder: str) -> list[str]:
         """Returns the server's listing."""

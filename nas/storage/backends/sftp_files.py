@@ -12,13 +12,13 @@ from asyncssh import SFTPClient
 from blake3 import blake3
 
 from nas.core.errors import StorageError
-from nas.storage.backends.chunks import Hashed, Run
+from nas.storage.backends.chunks import Hashed, RangeRead
 from nas.storage.backends.ssh import GONE
 
 PIECE = 4 << 20
 """Bytes to send at once; several pieces are sent, and in memory, at a time."""
 _REQUESTS = 32
-"""Requests of one run at a time: 8 MB with the 256 kB of OpenSSH's."""
+"""Requests of one range at a time: 8 MB with the 256 kB of OpenSSH's."""
 
 T = TypeVar("T")
 
@@ -93,24 +93,24 @@ async def holds(client: SFTPClient, path: str, chunks: Hashed) -> bool:
             if (size := (await file.stat()).size) != chunks.bytes:
                 return False
             for begin in range(0, size, PIECE):
-                n = await read(file, Run(begin, [block[: size - begin]]))
+                n = await read(file, RangeRead(begin, [block[: size - begin]]))
                 hasher.update(block[:n])
     except GONE:
         return False
     return f"blake3:{hasher.hexdigest()}" == chunks.digest
 
 
-async def read(file: Any, run: Run) -> int:
-    """Fills a run from an open file by many requests; returns the number of bytes."""
+async def read(file: Any, wanted: RangeRead) -> int:
+    """Fills a range from an open file by many requests; returns the number of bytes."""
     gate = asyncio.Semaphore(_REQUESTS)
 
     async def block(offset: int) -> int:
         async with gate:
-            data = await file.read(min(file.read_len, run.bytes - offset), run.begin + offset)
-        run.write(offset, data)
+            data = await file.read(min(file.read_len, wanted.bytes - offset), wanted.begin + offset)
+        wanted.write(offset, data)
         return len(data)
 
-    return sum(await _together(block(offset) for offset in range(0, run.bytes, file.read_len)))
+    return sum(await _together(block(offset) for offset in range(0, wanted.bytes, file.read_len)))
 
 
 async def _together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

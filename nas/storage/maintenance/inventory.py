@@ -111,8 +111,6 @@ class _Reader:
                 self._add_damage(path, "missing", f"expected because {reason}", trials)
         return self._inventory
 
-    # ---- reading
-
     def _numbered(
         self, folder: str, suffix: str, check: _Check = lambda record, number: None
     ) -> dict[int, dict[str, Any]]:
@@ -186,8 +184,6 @@ class _Reader:
 
     def _add_damage(self, path: str, state: DamageState, detail: str, trials: tuple[int, ...]) -> None:
         self._inventory.damages.append(Damage(kind="record", path=path, state=state, detail=detail, trials=trials))
-
-    # ---- expected records
 
     def _expect(self, path: str, reason: str, trials: tuple[int, ...] = ()) -> None:
         self._expected.setdefault(path, (reason, trials))

@@ -12,7 +12,6 @@ from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.spaces.space import Space
 from nas.tuners.base import StartupTrials, Tuner
-from nas.tuners.shared.stateful import StatefulTuner
 
 RANDOM: Mapping[str, Any] = {"_target_": "nas.tuners.random.RandomTuner"}
 
@@ -27,7 +26,7 @@ def build_inner(inner: Mapping[str, Any] | None, space: Space, metrics: tuple[Me
         seed: Its seed.
 
     Raises:
-        ConfigurationError: it can't be built, is a list of points, or has a process of its own.
+        ConfigurationError: it can't be built, is a list of points or pbt, or has a process of its own.
     """
     given = RANDOM if inner is None else inner
     if not isinstance(given, Mapping) or not given.get("_target_"):
@@ -37,10 +36,10 @@ def build_inner(inner: Mapping[str, Any] | None, space: Space, metrics: tuple[Me
         )
     spec = Spec.from_config(given)
     tuner = spec.build(space, metrics, seed=seed)
-    if not isinstance(tuner, Tuner) or isinstance(tuner, StatefulTuner) or tuner.has_fixed_order:
+    if not isinstance(tuner, Tuner) or not tuner.may_be_inner:
         raise ConfigurationError(
-            f"tuner.inner={spec.target}: must be a nas.Tuner that is no list of points and has no process of its own. "
-            "Write tuner.inner=evolution"
+            f"tuner.inner={spec.target}: must be a nas.Tuner other than pbt that is no list of points and has no "
+            "process of its own. Write tuner.inner=evolution"
         )
     return tuner
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 from nas.core.lineage import Lineage
 from nas.core.trial import Trial
@@ -16,6 +17,8 @@ class StatefulTuner(Tuner):
     WAIT and STOP count only for the job that it was asked for. It receives each result when it arrives, and calls
     ``on_ready`` when it may answer something other than WAIT.
     """
+
+    may_be_inner: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, lineage: Lineage, on_ready: Callable[[], None], on_error: Callable[[BaseException], None]) -> None:

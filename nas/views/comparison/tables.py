@@ -10,7 +10,7 @@ from nas.core.metric import Metric
 from nas.views.comparison.groups import SCORES, Group, Pair, groups_of, pairs_of, tested_group
 from nas.views.comparison.intervals import TEST, Mean
 from nas.views.comparison.searches import ComparedSearch, shared_metric
-from nas.views.formatting import as_json, cell, count, duration, number, score
+from nas.views.formatting import amount, as_json, cell, count, duration, number, score
 from nas.views.trial_summary import SHARED
 
 
@@ -139,7 +139,7 @@ def group_texts(comparison: Comparison) -> dict[str, list[str]]:
         "seeds": [str(len(group.counted)) for group in groups],
         f"validation {name}": [mean_text(mean) for mean in means["validation"]],
         f"test {name}": [mean_text(mean) for mean in means["test"]],
-        "trials": ["" if mean is None else number(mean.value, 3) for mean in means["trials"]],
+        "trials": ["" if mean is None else amount(mean.value) for mean in means["trials"]],
         "time": ["" if mean is None else duration(3600 * mean.value) for mean in means["hours"]],
         "inherited": ["" if mean is None else cell("inherited", mean.value) for mean in means["inherited"]],
     }

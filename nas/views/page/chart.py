@@ -11,7 +11,7 @@ from nas.views.page.legend import LegendItem, Path
 
 GREATEST = 1e300
 """Axes end here: differences of greater numbers may be infinite."""
-UNTRAINED = "with shared weights, no accuracy of the architecture"
+WITH_SHARED_WEIGHTS = "with shared weights, no accuracy of the architecture"
 
 
 class Text(NamedTuple):

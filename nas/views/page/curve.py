@@ -12,7 +12,7 @@ from nas.core.shared_scores import shared_scores
 from nas.core.supernet import supernet_epochs
 from nas.core.trial import State, Trial
 from nas.views.formatting import number
-from nas.views.page.chart import GREATEST, UNTRAINED, Chart, Frame, Mark, Text, ticks
+from nas.views.page.chart import GREATEST, WITH_SHARED_WEIGHTS, Chart, Frame, Mark, Text, ticks
 from nas.views.page.dots import MAX_MARKS, dots
 from nas.views.page.legend import LegendItem, Path, score_item
 from nas.views.page.shapes import circle, cross, diamond, square, triangle
@@ -149,7 +149,7 @@ class _Curve:
         title = f"{self.metric.name} {number(value)}"
         if trial.number in self.shared:
             kind = "epoch" if trial.number in self.epochs else f"{kind} shared"
-            title += f" {UNTRAINED}"
+            title += f" {WITH_SHARED_WEIGHTS}"
         elif _is_quick(trial):
             kind, title = f"{kind} quick", f"{title}{_ON_A_PART}"
         return self.mark(trial, self.y(value), kind, shape, title)
@@ -174,7 +174,7 @@ class _Curve:
         if any(t.number in self.epochs for t, _ in self.scored):
             yield score_item("epoch", "supernet epoch, a mean of subnets")
         if len(alone) < sum(t.number not in self.epochs for t, _ in self.scored):
-            yield score_item("shared", f"scored {UNTRAINED}")
+            yield score_item("shared", f"scored {WITH_SHARED_WEIGHTS}")
         for is_quick in sorted({_is_quick(t) for t in in_first if t.state == State.COMPLETE}):
             yield score_item("quick" if is_quick else "", f"complete{_ON_A_PART if is_quick else ''}")
         if any(t.state == State.STOPPED for t, _ in self.scored):

@@ -135,7 +135,7 @@ def _spec(described: Any) -> tuple[str, str]:
 
 
 def _line(snapshot: Snapshot, trial: Trial | None) -> list[int | str]:
-    """Returns the winner's line from its founder on, without the middle of a long one."""
+    """Returns the winner's line from its oldest ancestor on, without the middle of a long one."""
     if trial is None:
         return []
     line: list[int | str] = [*reversed([t.number for t in snapshot.lineage.ancestors(trial.number)]), trial.number]

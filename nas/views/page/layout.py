@@ -126,7 +126,7 @@ def tree_parents(trials: Iterable[Trial]) -> dict[int, int]:
 
 
 def _outlines(trials: list[Trial], children: Mapping[int, list[int]]) -> tuple[dict[int, _Outline], dict[int, float]]:
-    """Returns the outline of each founder's family, and each other trial's row relative to its parent's."""
+    """Returns the outline of each oldest ancestor's family, and other trials' rows relative to their parents'."""
     open_: dict[int, _Outline] = {}
     offset: dict[int, float] = {}
     for trial in reversed(trials):

@@ -11,7 +11,7 @@ from nas.core.shared_scores import shared_scores
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.views.formatting import number
-from nas.views.page.chart import UNTRAINED, Chart, Frame, Mark, Text, limited, ticks
+from nas.views.page.chart import WITH_SHARED_WEIGHTS, Chart, Frame, Mark, Text, limited, ticks
 from nas.views.page.dots import MAX_MARKS, dots
 from nas.views.page.legend import LegendItem, Path, score_item
 from nas.views.page.shapes import circle, diamond, square
@@ -140,7 +140,7 @@ class _Scatter:
         scores = ", ".join(f"{m.name} {number(v)}" for m, v in zip(self.metrics, (first, second), strict=False))
         title = f"trial {trial.number}: {scores}{', on the front' if leads else ''}"
         if trial.number in self.shared:
-            kind, title = f"{kind} shared", f"{title}, {UNTRAINED}"
+            kind, title = f"{kind} shared", f"{title}, {WITH_SHARED_WEIGHTS}"
         place = f"{self.x.at(second):.1f} {self.y.at(first):.1f}"
         return Mark(trial.number, f"{kind} leading" if leads else kind, place, shape, title)
 
@@ -153,7 +153,7 @@ class _Scatter:
         if not self.scored:
             return
         if self.shared:
-            yield score_item("shared", f"scored {UNTRAINED}")
+            yield score_item("shared", f"scored {WITH_SHARED_WEIGHTS}")
         yield score_item("", "complete")
         by = "both" if len(self.metrics) == 2 else f"all {len(self.metrics)} objectives"
         yield score_item("leading", f"on the front by {by}", circle(5))

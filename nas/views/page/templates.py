@@ -10,7 +10,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nas.core.redaction import clean, without_passwords
-from nas.views.formatting import clock, count, duration, number
+from nas.views.formatting import amount, clock, count, duration, number
 
 
 def render(template: str, **values: object) -> str:
@@ -37,14 +37,9 @@ def _environment() -> Environment:
         "duration": duration,
         "number": number,
         "px": _pixels,
-        "amount": _amount,
+        "amount": amount,
     }
     return environment
-
-
-def _amount(value: float) -> str:
-    """Returns an amount of a budget: whole numbers in full, others with two digits."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:.2g}"
 
 
 def _pixels(length: float) -> str:

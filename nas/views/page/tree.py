@@ -11,7 +11,7 @@ from nas.core.shared_scores import shared_scores
 from nas.core.supernet import epoch_of, supernet_epochs
 from nas.core.trial import Donor, State, Trial
 from nas.views.formatting import count, number
-from nas.views.page.chart import Text
+from nas.views.page.chart import WITH_SHARED_WEIGHTS, Text
 from nas.views.page.edge_paths import curve, way_around
 from nas.views.page.epoch_columns import lay_out_epochs
 from nas.views.page.folding import FoldedLineage, fold_chains
@@ -405,8 +405,7 @@ class _Tree:
         if self.epochs:
             yield edge_item("spine", "supernet epochs, each above the subnets that have its weights")
         if self.shared - self.epochs:
-            said = "scored with shared weights, no accuracy of the architecture"
-            yield node_item(self.sample(State.COMPLETE), "shared", said)
+            yield node_item(self.sample(State.COMPLETE), "shared", f"scored {WITH_SHARED_WEIGHTS}")
 
     def sample(self, state: State, *, is_final: bool = False) -> tuple[Path, ...]:
         return self.paths(state, (9, 5.5 if self.is_labeled else 5), is_final=is_final)

@@ -115,3 +115,18 @@ def test_the_name_of_a_search_is_a_text(name: str) -> None:
     assert "name=last" in Arguments.read("report", ["name=last"]).overrides
     assert "name=a,b" in Arguments.read("search", ["name=a,b", "-m"]).overrides
     assert f"names=[a,'{name}']" in Arguments.read("compare", [f"names=a,{name}"]).overrides
+
+
+@pytest.mark.parametrize(
+    ("key", "choice"),
+    [
+        ("runner.adapt", "runner=dask"),
+        ("runner.workers", "runner=simulated"),
+        ("runner/cluster", "runner=dask"),
+        ("storage.mounted", "storage=nfs"),
+    ],
+)
+def test_a_key_of_another_choice_names_it(key: str, choice: str) -> None:
+    """An option that only another choice of the group has is not called unknown."""
+    group = choice.partition("=")[0]
+    assert unknown_key(key, "search") == f"{key}: is no key of the chosen {group}. Choose {choice}, or leave it out"

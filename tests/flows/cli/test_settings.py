@@ -148,6 +148,18 @@ def test_one_process_uses_the_first_gpu(runner: str, monkeypatch: pytest.MonkeyP
             read_machine({**values, "gpus": gpus})
 
 
+def test_simulated_workers_share_no_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a whole one, so GPU-hours count alike on a machine with a GPU and on one without."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    values = {"slots": 20, "threads": 1, "trial_timeout_s": None, "device": "auto", "gpus": "all"}
+    runner = {"kind": "simulated", "workers": {"have_gpus": True}}
+
+    assert read_machine({**values, "gpus_per_trial": None, "runner": runner}).gpus_per_trial == 1
+    with pytest.raises(ConfigurationError, match=r"gpus_per_trial=0.5: needs runner=processes .*, not simulated"):
+        read_machine({**values, "gpus_per_trial": 0.5, "runner": runner})
+
+
 @pytest.mark.parametrize(("runner", "gpus"), [(LOCAL, (0, 1)), (CUDA, ())])
 def test_workers_of_a_cuda_cluster_keep_their_gpu(runner: dict[str, Any], gpus: tuple[int, ...]) -> None:
     """dask-cuda shows each worker its GPU first; to count on from there would give all workers the same."""

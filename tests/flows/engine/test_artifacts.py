@@ -214,8 +214,10 @@ def test_what_close_counted_stays_counted() -> None:
         shown = artifacts(f"http://127.0.0.1:{silent.getsockname()[1]}/api", [])
         for number in range(1000):
             shown.observe(Finished(published(number)))
-        shown.close(0.5)
-        counted = shown.n_lost
+        connection, _ = silent.accept()  # of the first request
+        with connection:
+            shown.close(0.5)
+            counted = shown.n_lost
     until(lambda: shown.n_lost != counted, 60, what="the end of the request")
 
     assert counted == 999

@@ -16,7 +16,7 @@ from distributed import LocalCluster, Status
 
 from flows.cli.command import Invocation, run_command
 from flows.cli.options import CONF
-from flows.cli.settings.clusters import DaskCluster, RayAddress, read_dask
+from flows.cli.settings.clusters import DaskCluster, read_dask
 from flows.cli.settings.machine import Machine
 from flows.engine.clusters import open_dask_pool, open_ray_pool
 from nas import Metric, Proposal
@@ -214,7 +214,6 @@ def test_workers_see_their_gpus(
         gpus_per_trial=gpus_per_trial,
         trial_timeout_s=90,
         dask=read_dask({"runner": {"cluster": local}}) if runner == "dask" else None,
-        ray=RayAddress(None) if runner == "ray" else None,
     )
     runtime = RuntimeSpec(problem=problem, url=url, options={}, session=1, device="cuda", gpus_per_trial=gpus_per_trial)
     pool = open_pool(machine, runtime)

@@ -31,6 +31,15 @@ def test_failed_search_names_the_error_and_the_remedy(end: str, deterministic: b
     )
 
 
+def test_the_error_of_a_search_without_time_names_both_limits() -> None:
+    """With GPU-hours alone, more hours would not help."""
+    late = trial(0, state=State.FAILED, reason=Reason.DEADLINE, error="stopped before its first report")
+    summary = Summary("name", "url", Lineage.of([late]), None, {}, None)
+
+    expected = "no trial of 1 has a score: none ended in time. Raise budget.hours (or gpu_hours)"
+    assert failure_of(summary) == expected
+
+
 def test_a_shortened_winner_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """The summary names the share of its epochs, and the remedies."""
     searched = trial(0, score=0.5)
@@ -39,7 +48,16 @@ def test_a_shortened_winner_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary("name", "url", Lineage.of([searched, final]), final, {}, None)
     print_summary(summary, [Metric("accuracy")], "heirloom", final=Stage(name="final", policies=frozenset()))
 
-    assert "trained for 10% of its epochs: raise budget.hours, or go on with more_epochs=N" in capsys.readouterr().out
+    line = "trained for 10% of its epochs: raise budget.hours (or gpu_hours), or go on with more_epochs=N"
+    assert line in capsys.readouterr().out
+
+
+def test_many_hours_are_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    """More than a thousand hours have no exponent."""
+    summary = Summary("name", "url", Lineage.of([trial(0, score=0.5)]), None, {}, None)
+    print_summary(summary, [Metric("accuracy")], "heirloom", hours=(1234.5, 2000))
+
+    assert "hours: 1,234 of 2,000\n" in capsys.readouterr().out
 
 
 def test_a_supernet_epoch_proposed_again_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,7 +36,7 @@ from nas import (
     open_search,
     run_search,
 )
-from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError
 from nas.core.policy import PolicyPlan, Stage
 from nas.search.lease import SearchLease
 from nas.search.more_epochs import MoreEpochs
@@ -122,6 +124,25 @@ def test_loop_is_a_search_like_any_other() -> None:
     assert found.winner is not None
 
 
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_loop_that_was_taken_over_names_the_other_session(monkeypatch: pytest.MonkeyPatch, is_caught: bool) -> None:
+    """``report`` raises in the open trial, and the block raises what took the search over."""
+    monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
+    root = memory()
+    with pytest.raises(SearchInterruptedError, match=r"session 2 on .* took the search over"), opened(root) as search:
+        run = search.ask()
+        records = Records(open_root(root).subfolder("s"))
+        newer = threading.Thread(target=lambda: SearchLease(records, takeover=True).close())
+        newer.start()
+        with suppress(TrialStopped if is_caught else ()):
+            for step in range(1_000):
+                run.report(step, score=0.0)
+                time.sleep(0.01)
+    newer.join()
+
+    assert states(search.results) == ["WAITING"]
+
+
 def test_children_inherit_and_the_winner_is_tested() -> None:
     """Weights of the loop's trials are published: children inherit them, and ``test`` restores them."""
     with opened(memory(), WithTest) as search:
@@ -192,7 +213,7 @@ def test_trial_that_went_on_is_not_counted() -> None:
 
     thread = threading.Thread(target=take_one, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(120)
 
     assert not thread.is_alive()
     assert [t.more_epochs for t in loop.results.lineage if t.is_finished] == [None, 3, None]
@@ -339,6 +360,7 @@ import nas.search.session as session
 from nas.tuners.random import RandomTuner
 
 slow, Lease = sys.argv[1], session.SearchLease
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 
 class Own(nas.Problem):
@@ -376,7 +398,7 @@ def test_ctrl_c_while_ask_waits(tmp_path: Path, slow: str) -> None:
     script = tmp_path / "loop.py"
     script.write_text(INTERRUPTED)
     command, environment = [sys.executable, str(script), slow], {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
 
     assert ended.returncode == -signal.SIGINT, ended.stderr
     assert ended.stdout == "not finished ['WAITING']\n"
@@ -412,7 +434,7 @@ def test_killed_loop_continues(tmp_path: Path) -> None:
     def run(root: str, killed_at: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(script), root, str(killed_at)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
 
     killed, again, whole = run("a", 3), run("a", -1), run("b", -1)
 

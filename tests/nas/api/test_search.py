@@ -13,9 +13,10 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from uuid import uuid4
 
 import pytest
@@ -37,7 +38,7 @@ from nas import (
     load,
     run_search,
 )
-from nas.core.errors import ConfigurationError, SearchFailedError, StorageError
+from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.policy import Policy
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
@@ -46,10 +47,11 @@ from nas.search.session import Runner
 from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
-from nas.storage.sessions import past_sessions
+from nas.storage.sessions import past_sessions, read_heartbeat
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.grid import GridTuner
 from nas.tuners.random import RandomTuner
+from tests.support.commands import until
 from tests.support.problems import InOrderTuner, PlainProblem, ScoreProblem
 
 ROOT = Path(__file__).parents[3]
@@ -104,6 +106,16 @@ class Scaled(Problem):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         self.n_trained += 1
         return {"score": self.factor * run.point["x"]}
+
+
+class Endless(Scaled):
+    """Reports until it is stopped."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        for step in range(2_000):
+            run.report(step, score=0.0)
+            threading.Event().wait(0.01)
+        return super().train(run)
 
 
 class Counting(Scaled):
@@ -213,6 +225,46 @@ class Random(Problem):
     def train(self, run: TrialRun) -> Mapping[str, float]:
         run.inherit(torch.nn.Linear(1, 1))
         return {"score": float(torch.rand(1))}
+
+
+def test_search_that_was_taken_over_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older driver stops its trial, which a newer one repeats, and names the newer one."""
+    monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
+    records = Records(open_root(str(tmp_path)).subfolder("s"))
+    with ThreadPoolExecutor(1) as thread:
+        older = thread.submit(run_search, Endless, tuner=RandomTuner, budget=1, root=tmp_path, name="s")
+        until(lambda: records.read_start(0, 1) is not None)
+        SearchLease(records, takeover=True).close()
+
+        with pytest.raises(SearchInterruptedError, match=r"session 2 on .* took the search over"):
+            older.result(timeout=120)
+    assert [trial.number for trial in records.unfinished()] == [0]
+
+
+def test_search_that_was_taken_over_at_its_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that learns of a newer one while its session begins exports nothing."""
+    monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
+    root, told = memory(), threading.Event()
+    records = Records(open_root(root).subfolder("s"))
+    acquire = SearchLease._acquire
+
+    def acquire_and_lose(lease: SearchLease, record: dict[str, Any], *more: Any) -> None:
+        stop = lease._on_takeover
+
+        def tell(message: str) -> None:
+            stop(message)
+            told.set()
+
+        lease._on_takeover = tell
+        acquire(lease, record, *more)
+        records.publish("sessions/0002.json", {**record, "session": 2})
+        assert told.wait(60)
+
+    monkeypatch.setattr(SearchLease, "_acquire", acquire_and_lose)
+
+    with pytest.raises(SearchInterruptedError, match=r"session 2 on .* took the search over"):
+        run_search(Scaled, tuner=RandomTuner, budget=1, root=root, name="s")
+    assert records.read("best-0001.json") is None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -533,6 +585,33 @@ class Failing(Problem):
         return {"nan": {"accuracy": float("nan")}}.get(self.how, {"acc": run.point["x"] / 999})
 
 
+class Hanging(Failing):
+    """Hangs in its first trial until it may go on; later ones raise."""
+
+    may_go_on: ClassVar = threading.Event()
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        if run.number == 0:
+            self.may_go_on.wait(60)
+            return {"accuracy": 0.5}
+        return super().train(run)
+
+
+def test_a_process_that_ends_while_a_trial_hangs_has_not_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session of a failed search says that it stops, and that it has ended once the trial has."""
+    monkeypatch.setattr("nas.search.interrupt.INTERRUPT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("nas.search.session.END_TIMEOUT_S", 0.1)
+    root = memory()
+    records = Records(open_root(root).subfolder("s"))
+    with pytest.raises(SearchFailedError, match="8 trials failed in a row"):
+        run_search(Hanging("raise"), tuner=RandomTuner, root=root, name="s", budget=20, slots=2, runner="threads")
+    before = read_heartbeat(records, 1) or {}
+    Hanging.may_go_on.set()
+    until(lambda: (read_heartbeat(records, 1) or {})["ended"])
+
+    assert (before["stopping"], before["ended"]) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("how", "works_at", "n_trials", "message"),
     [
@@ -622,7 +701,7 @@ class Own(nas.Problem):
     def train(self, run):
         trained.append(run.number)
         self.hang("train")
-        for epoch in range(100 if where == "report" and not goes_on.is_set() else 0):
+        for epoch in range(10_000 if where == "report" and not goes_on.is_set() else 0):
             arrived.set()
             run.report(epoch, score=0.0)
             time.sleep(0.05)
@@ -681,7 +760,7 @@ def test_no_trial_trains_after_ctrl_c_while_the_search_is_free(tmp_path: Path, w
     command, environment = [sys.executable, "script.py", where], {**os.environ, "PYTHONPATH": str(ROOT)}
     restore = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     finally:
         signal.signal(signal.SIGINT, restore)
 

@@ -20,7 +20,7 @@ from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.events import ExtraResult
 from nas.tuners.base import STOP
 from tests.support.commands import until
-from tests.support.nni_experiments import ExperimentFolder
+from tests.support.nni_experiments import ONCE, ExperimentFolder, X
 
 PHASES = """
 import nni
@@ -108,6 +108,15 @@ def test_zero_is_a_result_on_resume(tmp_path: Path) -> None:
 
     assert [t.metrics for t in trials] == [{"default": 0}] * 4
     assert trials[2].learned[:1] == (1,)
+
+
+def test_output_of_any_script_is_logged(tmp_path: Path) -> None:
+    """A character whose bytes arrive in two pieces is one character of the log."""
+    code = f"import os\nos.write(1, '数'.encode() * 30_000)\n{ONCE}"
+    ExperimentFolder(tmp_path, code, fields={"maxTrialNum": 1}).run()
+    logged = "".join(path.read_text() for path in tmp_path.glob("root/mine/logs/*.log"))
+
+    assert logged == "数" * 30_000
 
 
 @pytest.mark.parametrize(
@@ -350,6 +359,17 @@ nni.report_final_result(0.5)
 
     assert [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()] == options
     assert {t.state for t in trials} == {State.COMPLETE}
+
+
+def test_files_of_an_editor_that_marks_utf_8(tmp_path: Path) -> None:
+    """The mark is no part of the configuration and of the search space."""
+    from nas.compat.nni.config import read_experiment
+
+    path = ExperimentFolder(tmp_path).write()
+    for file in (path, tmp_path / "search_space.json"):
+        file.write_text(file.read_text(), encoding="utf-8-sig")
+
+    assert read_experiment(path).space == X
 
 
 def test_scalars_of_the_configuration(tmp_path: Path) -> None:

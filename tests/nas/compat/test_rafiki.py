@@ -254,7 +254,7 @@ class TestTrials:
     def test_the_order_of_calls(self, tmp_path: Path, has_test_data: bool) -> None:
         """The calls of a trial and of a finalist have Rafiki's order; teardown comes last."""
         queries = tmp_path / "queries.json"
-        queries.write_text("[1, 2]")
+        queries.write_text("[1, 2]", encoding="utf-8-sig")  # as some editors do
         (tmp_path / "test").touch()
         template = TemplateFolder(tmp_path)
         more = {"test_data": tmp_path / "test"} if has_test_data else {}

@@ -75,9 +75,12 @@ def test_name_is_checked(name: Any) -> None:
         Metric(name)
 
 
-@pytest.mark.parametrize("value", ["0.5", None, True, np.bool_(True), [1.0], Decimal("0.5"), 1j])
+ARRAYS = [np.array([0.1, 0.2]), torch.tensor([[0.1], [0.2]]), torch.ones(0)]
+
+
+@pytest.mark.parametrize("value", ["0.5", None, True, np.bool_(True), [1.0], Decimal("0.5"), 1j, *ARRAYS])
 def test_other_types_are_refused(value: object) -> None:
-    """Text, None, a bool or a list is refused with the metric's name and the value."""
+    """Text, None, a bool, a list or an array is refused in one line with the metric's name and the value."""
     with pytest.raises(TypeError, match=r"metric accuracy must be a number, not .*\(\w+\)"):
         plain_metrics({"accuracy": value})
 

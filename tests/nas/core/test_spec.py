@@ -116,11 +116,11 @@ def test_wrong_target_is_named(target: str, message: str) -> None:
             "import sys\nimport no_such_package.part\n",
             r"line 2: ModuleNotFoundError: No module named 'no_such_package'. Install no_such_package where Heirloom ",
         ),
-        ("class MyProblem:\n    def\n", r"line 2: SyntaxError: invalid syntax. Mend this line"),
-        ("from json import dumbs\n", r"line 1: ImportError: cannot import name 'dumbs' .*. Mend this import"),
-        ("def f():\n    return 1 / 0\n\n\nx = f()\n", "line 2: ZeroDivisionError: division by zero. Mend this line"),
-        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3. Mend this line, which runs at import"),
-        ("import json\njson.loads('{')\n", "line 2: JSONDecodeError: Expecting property name .*. Mend this line"),
+        ("class MyProblem:\n    def\n", r"line 2: SyntaxError: invalid syntax. Fix this line"),
+        ("from json import dumbs\n", r"line 1: ImportError: cannot import name 'dumbs' .*. Fix this import"),
+        ("def f():\n    return 1 / 0\n\n\nx = f()\n", "line 2: ZeroDivisionError: division by zero. Fix this line"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3. Fix this line, which runs at import"),
+        ("import json\njson.loads('{')\n", "line 2: JSONDecodeError: Expecting property name .*. Fix this line"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(

@@ -6,9 +6,11 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nas.core.errors import ConfigurationError
+from nas.core.metric import whole_step
 from nas.core.validation import check_choice, check_int, check_number, check_seed, did_you_mean, short_repr
 
 
@@ -58,6 +60,14 @@ def test_long_integers_have_short_texts() -> None:
     with pytest.raises(ConfigurationError, match=f"^seed={size}: must be a whole number from 0 to below"):
         check_seed("seed", 10**5000)
     assert short_repr({"n": [10**5000]}) == f"{{'n': [{size}]}}"
+
+
+def test_arrays_are_shown_in_one_line() -> None:
+    """Each check answers with one line, also for values that Python prints on several."""
+    assert short_repr(np.eye(2)) == "array([[1., 0.], [0., 1.]])"
+    for check in (check_int, check_number, whole_step):
+        with pytest.raises(ConfigurationError, match=r"^step=array\(\[\[1., 0.\], \[0., 1.\]\]\): must be [^\n]+$"):
+            check("step", np.eye(2))
 
 
 @pytest.mark.parametrize(("name", "unit"), [("wait_s", "seconds"), ("storage.max_gb", "gigabytes")])

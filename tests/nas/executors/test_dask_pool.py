@@ -188,8 +188,8 @@ def drive(tmp_path: Path, cluster: DaskCluster) -> Iterator[Callable[..., Driver
 
 @pytest.fixture
 def asks_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets pools ask the scheduler for its workers once a minute, too late for a test that waits half a minute."""
-    monkeypatch.setattr(dask_pool, "ASK_AGAIN_S", 60.0)
+    """Lets pools ask the scheduler for its workers every ten minutes, too late for a test."""
+    monkeypatch.setattr(dask_pool, "ASK_AGAIN_S", 600.0)
 
 
 @pytest.mark.usefixtures("asks_rarely")
@@ -198,11 +198,11 @@ def test_a_killed_worker_is_noticed_at_once(drive: Callable[..., Driver], cluste
     driver = drive(HeldPhases, trials_per_job=2)
     hold = driver.hold(1)
     wait = driver.start(3)
-    until(lambda: driver.display.waits == ["workers: 0 workers for 1 slot"], 60)
+    until(lambda: driver.display.waits == ["workers: 0 workers for 1 slot"])
     first = cluster.join()
     until(lambda: driver.has_started(1))
     first.kill()
-    until(lambda: driver.of(TrialLost), 30)
+    until(lambda: driver.of(TrialLost))
     told = ["workers: 0 workers for 1 slot", None, "workers: 0 workers for 1 slot"]
     until(lambda: driver.display.waits == told, what="the line of the second wait")
     hold.unlink()
@@ -232,7 +232,7 @@ def test_a_lost_trial_begins_again_at_once(drive: Callable[..., Driver], cluster
     assert start is not None
     [busy] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
     busy.kill()
-    until(lambda: driver.has_started(0, attempt=2), 30)
+    until(lambda: driver.has_started(0, attempt=2))
     hold.unlink()
     trials = wait()
 
@@ -253,9 +253,9 @@ def test_a_task_that_dask_begins_again_trains_nothing(drive: Callable[..., Drive
     try:
         first.kill()
         with cluster.client() as other:
-            until(lambda: lost_again(other, driver), 60, what="the answer of the second worker")
+            until(lambda: lost_again(other, driver), what="the answer of the second worker")
         starts = [name for name in driver.records.files.names("trials") if ".start-" in name]
-        until(lambda: not first.leftovers(), 60, what="the end of the first worker's processes")
+        until(lambda: not first.leftovers(), what="the end of the first worker's processes")
     finally:
         goes_on.set()
     hold.unlink()
@@ -274,6 +274,7 @@ def lost_again(other: Client, driver: Driver) -> bool:
     return any("the engine ran its task again" in m.why for m in messages if isinstance(m, TrialLost))
 
 
+@pytest.mark.usefixtures("asks_rarely")
 def test_an_older_answer_about_workers_may_arrive_last(
     drive: Callable[..., Driver], cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +298,7 @@ def test_an_older_answer_about_workers_may_arrive_last(
     cluster.join()
     until(lambda: "2 workers for 2 slots" in driver.display.lines, what="both workers")
     driver.start(2)
-    until(lambda: driver.has_started(0) and driver.has_started(1), 60, what="both trials")
+    until(lambda: driver.has_started(0) and driver.has_started(1), what="both trials")
 
 
 def test_a_worker_whose_event_was_lost_gets_trials(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
@@ -308,7 +309,7 @@ def test_a_worker_whose_event_was_lost_gets_trials(drive: Callable[..., Driver],
     until(lambda: "1 worker for 1 slot" in driver.display.lines, what="the worker")
     driver.hold(0)
     driver.start(1)
-    until(lambda: driver.has_started(0), 60, what="the trial")
+    until(lambda: driver.has_started(0), what="the trial")
 
 
 def test_the_controller_never_waits_for_dask(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
@@ -359,8 +360,8 @@ def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], clust
     worker = cluster.join(nanny=nanny)
     until(lambda: driver.has_started(0))
     worker.send(signal.SIGTERM)
-    until(lambda: driver.of(TrialLost), 60)
-    until(lambda: not worker.leftovers(), 60, what="the end of the worker")
+    until(lambda: driver.of(TrialLost))
+    until(lambda: not worker.leftovers(), what="the end of the worker")
     hold.unlink()
     cluster.join()
     [trial] = wait()
@@ -368,7 +369,8 @@ def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], clust
     assert (trial.state, trial.attempt) == (State.COMPLETE, 2)
     assert [(e.trial, e.counts) for e in driver.of(TrialLost)] == [(0, False)]
     assert "000000.left-1.json" in driver.records.files.names("trials")
-    assert any("left: its worker got SIGTERM" in line for line in driver.display.lines)
+    whys = ["left: its worker got SIGTERM", *["left: its worker was closed"] * nanny]  # its nanny may be first
+    assert any(why in line for why in whys for line in driver.display.lines)
 
 
 def test_one_worker_serves_many_jobs(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
@@ -426,7 +428,7 @@ def test_a_kill_that_does_not_arrive_loses_the_trial(
     trial = driver.records.load()[0][0]
     driver.pool.stop(trial, "deadline")  # the controller repeats it, then kills
     driver.pool.stop(trial, "kill")
-    until(lambda: driver.of(TrialLost), 60)
+    until(lambda: driver.of(TrialLost))
     until(lambda: driver.has_started(0, attempt=2), what="the end of the first attempt on the only worker")
     hold.unlink()
     [trial] = wait()
@@ -505,10 +507,10 @@ def test_unfit_workers_with_results_of_others_leave(
         until(lambda: driver.of(TrialLost))
         [address] = other.scheduler_info()["workers"]
         told = f"workers: 0 workers for 1 slot; {address} can't run trials and has not left"
-        until(lambda: told in driver.display.waits, 60, what="the line of the wait")
+        until(lambda: told in driver.display.waits, what="the line of the wait")
         hold = driver.hold(0)
         cluster.join()
-        until(lambda: not unfit.leftovers(), 60, what="the end of the unfit worker")
+        until(lambda: not unfit.leftovers(), what="the end of the unfit worker")
         hold.unlink()
         [trial] = wait()
 
@@ -532,7 +534,7 @@ def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], clus
     assert start is not None
     [waiting] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
     waiting.kill()
-    until(lambda: any("was lost" in line for line in driver.display.lines), 60)
+    until(lambda: any("was lost" in line for line in driver.display.lines))
     if stops:
         driver.executor.post(StopRequested("SIGINT", 2))
         with pytest.raises(SearchInterruptedError):
@@ -578,7 +580,7 @@ def test_a_lost_worker_with_resources_is_not_waited_for(
         first = cluster.join(**gpu, DASK_DISTRIBUTED__WORKER__RESOURCES__FIRST="1")
         until(lambda: any(len(keys) == 2 for keys in other.processing().values()), what="the trial behind the sleep")
         first.kill()
-        until(lambda: len(driver.of(TrialLost)) == 2, 60, what="the loss")
+        until(lambda: len(driver.of(TrialLost)) == 2, what="the loss")
         busy.cancel()
         cluster.join(**gpu)
         [trial] = wait()
@@ -596,7 +598,7 @@ def test_a_restart_by_another_client_costs_no_attempt(drive: Callable[..., Drive
     until(lambda: driver.has_started(0))
     with cluster.client() as other:
         other.restart(wait_for_workers=False)
-    until(lambda: driver.of(TrialLost), 60)
+    until(lambda: driver.of(TrialLost))
     hold.unlink()
     [trial] = wait()
 
@@ -611,7 +613,7 @@ def test_three_unfit_workers_end_the_search(drive: Callable[..., Driver], cluste
     wait = driver.start(1)
     for n in range(1, 4):
         cluster.join(**{ROOT_VARIABLE: str(tmp_path / "file")})
-        until(lambda: n == 3 or len(driver.of(TrialLost)) == n, 60)  # noqa: B023
+        until(lambda: n == 3 or len(driver.of(TrialLost)) == n)  # noqa: B023
 
     with pytest.raises((SearchFailedError, ConfigurationError), match=f"{tmp_path}/file"):
         wait()
@@ -631,7 +633,7 @@ def test_the_end_of_a_session_interrupts_its_trials(drive: Callable[..., Driver]
     driver.executor.close()
 
     assert [t.state for t in driver.records.load()[0]] == [State.WAITING] * 2
-    until(lambda: worker.leftovers() == [worker.process.pid], 60, what="the end of the trial's processes")
+    until(lambda: worker.leftovers() == [worker.process.pid], what="the end of the trial's processes")
 
 
 def test_a_pool_without_gpus_has_no_folder(
@@ -656,7 +658,7 @@ def test_a_lost_scheduler_interrupts_the_search(tmp_path: Path) -> None:
         with pytest.raises(SearchInterruptedError, match="the Dask scheduler was lost"):
             wait()
         driver.executor.close()
-        until(lambda: not worker.leftovers(), 60, what="the end of the worker")
+        until(lambda: not worker.leftovers(), what="the end of the worker")
 
     assert [t.state for t in driver.records.load()[0]] == [State.COMPLETE, State.WAITING]
     assert [e.trial.number for e in driver.of(Finished)] == [0]

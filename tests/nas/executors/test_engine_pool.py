@@ -25,11 +25,11 @@ class ScriptedPool(EnginePool):
     """A pool with nine jobs that wait for the messages of their workers.
 
     Args:
-        n_places: The number of jobs that have workers; the others wait in the pool.
+        capacity: The number of jobs that have workers; the others wait in the pool.
     """
 
-    def __init__(self, n_places: int = 9) -> None:
-        self.n_places = n_places
+    def __init__(self, capacity: int = 9) -> None:
+        self.capacity = capacity
         runtime = RuntimeSpec(problem=Spec("no.Problem"), url="/nowhere", options={}, jobs_request_trials=True)
         super().__init__(EngineSpec(runtime=runtime), RecordedDisplay(), 9)
         self.keys: list[str] = []
@@ -43,8 +43,8 @@ class ScriptedPool(EnginePool):
             self._handle(self.keys[job], self._tasks[self.keys[job]], worker, message)
 
     @property
-    def _n_places(self) -> int:
-        return self.n_places
+    def _capacity(self) -> int:
+        return self.capacity
 
     def _start(self, key: str, task: EngineTask, order: PackedOrder) -> None:
         self.keys.append(key)
@@ -96,10 +96,10 @@ def test_a_storage_that_fails_on_all_workers_ends_the_search_as_such(pool: Scrip
     assert str(failed.error).endswith("the last, tcp://c: can't write s3://bucket/x: no space")
 
 
-@pytest.mark.parametrize("n_places", [0, 9], ids=["no worker is there", "no worker has begun"])
-def test_a_kill_takes_back_what_no_worker_has_begun(n_places: int) -> None:
+@pytest.mark.parametrize("capacity", [0, 9], ids=["no worker is there", "no worker has begun"])
+def test_a_kill_takes_back_what_no_worker_has_begun(capacity: int) -> None:
     """The start of a job, and the computation of proxies; both count as losses that cost no attempt."""
-    pool, request = ScriptedPool(n_places), ProxyRequest(number=4, seed=0, names=("naswot",), points=({"width": 3},))
+    pool, request = ScriptedPool(capacity), ProxyRequest(number=4, seed=0, names=("naswot",), points=({"width": 3},))
     outcomes: list[Event] = []
     computing = threading.Thread(target=lambda: outcomes.append(compute_proxies(pool, request)))
     pool.stop(Trial(number=30, index=30, proposal=Proposal(point={}), job=3), "kill")
@@ -111,7 +111,7 @@ def test_a_kill_takes_back_what_no_worker_has_begun(n_places: int) -> None:
     overdue = "the time budget was used up"
     assert pool.events == [JobLeftWorker(3, lost=overdue, counts=False)]
     assert outcomes == [ProxiesComputed(request, error=overdue, is_lost=True)]
-    assert len(pool.keys) == (n_places and 10)
+    assert len(pool.keys) == (capacity and 10)
 
 
 def test_a_resumed_job_of_a_closed_pool_costs_no_attempt(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, State, Trial
+from nas.executors import worker_process
 from nas.executors.pool import WorkerLostError
 from nas.executors.process_pool import ProcessPool
 from nas.storage.open import open_root
@@ -77,8 +78,11 @@ def test_import_hooks_stay(train: Train) -> None:
 
 
 @pytest.mark.parametrize("change", REPLACED)
-def test_worker_is_replaced(train: Train, change: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_is_replaced(
+    train: Train, change: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a change that can't be restored the next trial runs in another process; one line says why."""
+    monkeypatch.setattr(worker_process, "KILL_TIMEOUT_S", 60.0)  # without its pipe it needs a while to end
     before, lost = train("nothing"), []
     with caplog.at_level(logging.DEBUG, logger="nas.executors.worker_process"):
         try:

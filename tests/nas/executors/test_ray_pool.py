@@ -113,18 +113,18 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_driver: Callable[..., Drive
     node = nodes.join()
     driver.await_start(0)
     node.kill()
-    why = lost(first, 60)
+    why = lost(first, 120)
     again = driver.start(0, "report", seconds=100, attempt=2)
     nodes.join()
     os.kill(parent(driver.await_start(0, attempt=2)), signal.SIGTERM)  # the node's raylet, as Slurm and Kubernetes do
-    planned = lost(again, 60)
+    planned = lost(again, 120)
     last = driver.start(0, "nothing", attempt=3)
     nodes.join()
     trial = last.result(120)
 
     assert (why.counts, planned.counts) == (True, False)
     assert "its worker" in str(why)
-    assert "terminated expectedly: received SIGTERM" in str(planned)
+    assert "SIGTERM" in str(planned)  # told by Ray, or by the actor, to which the raylet passes it on
     assert trial is not None
     assert (trial.state, trial.attempt) == (State.COMPLETE, 3)
     until(lambda: driver.display.waits[-1] is None, what="the end of the wait")
@@ -137,19 +137,21 @@ def test_a_killed_worker_is_replaced(open_driver: Callable[..., Driver]) -> None
     The trial begins again soon after the notice.
     """
     driver = open_driver()
+    began_s = time.monotonic()
     first = driver.start(0, "report", seconds=100)
     actor = driver.await_start(0)
+    first_s = time.monotonic() - began_s
     os.kill(actor, signal.SIGKILL)
-    whys = [lost(first, 60)]
+    whys = [lost(first, 120)]
     noticed_s = time.monotonic()
     second = driver.start(0, "report", seconds=100, attempt=2)
     actor = driver.await_start(0, attempt=2)
     seconds = time.monotonic() - noticed_s
     os.kill(actor, signal.SIGTERM)
-    whys.append(lost(second, 60))
+    whys.append(lost(second, 120))
     trial = driver.start(0, "nothing", attempt=3).result(120)
 
-    assert seconds < 60
+    assert seconds < max(60, 3 * first_s)
     assert [why.counts for why in whys] == [True, False]
     assert "was lost" in str(whys[0])
     assert "its worker got SIGTERM" in str(whys[1])
@@ -173,7 +175,7 @@ def test_the_controller_never_waits_for_ray(open_driver: Callable[..., Driver]) 
         seconds = time.monotonic() - began_s
     finally:
         os.kill(pid, signal.SIGCONT)
-    trial = running.result(90)
+    trial = running.result(120)
 
     assert seconds < 10  # 2,000 waits of 10 ms are 20 s
     assert trial is not None
@@ -206,8 +208,8 @@ def test_a_crash_and_a_timeout_end_only_their_trial(open_driver: Callable[..., D
     """As on one machine: a segfault costs an attempt, a trial past its time fails, and the actor goes on."""
     driver = open_driver(trial_timeout_s=5)
     crashed = lost(driver.start(0, "segfault"), 120)
-    late = driver.start(1, "hang", seconds=100).result(60)
-    last = driver.start(2, "nothing").result(60)
+    late = driver.start(1, "hang", seconds=100).result(120)
+    last = driver.start(2, "nothing").result(120)
 
     assert crashed.counts
     assert "its worker was killed by SIGSEGV" in str(crashed)
@@ -267,7 +269,7 @@ def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_driver: Cal
     nodes.head.kill()
 
     with pytest.raises(SearchInterruptedError, match="the head of the Ray cluster was lost"):
-        running.result(90)
+        running.result(120)
 
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.spec import Spec
 from nas.core.trial import Reason, State, Trial
-from nas.executors.events import Action, ProxiesComputed, StopRequested
+from nas.executors.events import Action, ProxiesComputed, StopKind, StopRequested
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.simulated import SimulatedExecutor, Workers
 from nas.search.controller import ControllerSettings, SearchController
@@ -178,6 +179,64 @@ def test_stoppers_see_reports_in_time() -> None:
     assert search.executor.now_s() == 30.0 * len(stopped) + 60.0 * len(complete)
 
 
+class SizedProblem(PaperProblem):
+    metrics = (*PaperProblem.metrics, Metric("size", "minimize"))
+
+    def static_metrics(self, point: Mapping[str, Any]) -> dict[str, float]:
+        return {"size": float(point["x0"]), "depth": 2.0}
+
+
+def test_metrics_known_before_training_are_recorded_as_on_workers() -> None:
+    """COMPLETE and STOPPED trials have the objectives that only ``static_metrics`` gives, and its other numbers."""
+
+    def simulate(trial: Trial) -> Simulation:
+        score = total(trial)
+        return Simulation(60.0, {"score": score}, tuple((n / 4, n, {"score": score}) for n in (1, 2, 3)))
+
+    problem = SizedProblem(simulate)
+    trials = Simulated(problem, stopper=Impatient(problem.metrics), budget=Budget(trials=30)).run()
+
+    assert {trial.state for trial in trials} == {State.COMPLETE, State.STOPPED}
+    assert all(t.metrics == {"size": t.point["x0"], "score": total(t)} for t in trials)
+    assert all(t.static_metrics == {"size": t.point["x0"], "depth": 2.0} for t in trials)
+
+
+def test_error_of_static_metrics_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A point whose ``static_metrics`` raises has none; its trial is simulated all the same."""
+
+    class Unsized(PaperProblem):
+        def static_metrics(self, point: Mapping[str, Any]) -> dict[str, float]:
+            raise LookupError(f"no size of {point['x0']}")
+
+    trials = Simulated(Unsized(lambda trial: Simulation(60.0, {"score": 0.5})), budget=Budget(trials=2)).run()
+
+    assert [(t.state, t.static_metrics) for t in trials] == [(State.COMPLETE, {})] * 2
+    assert caplog.text.count("Unsized.static_metrics raised LookupError: no size of") == 2
+
+
+class BlindProblem(PaperProblem):
+    """Declares an objective that only a worker could measure, if it knew the network."""
+
+    metrics = (*PaperProblem.metrics, Metric("latency_s", "minimize"))
+
+    def static_metrics(self, point: Mapping[str, Any]) -> dict[str, float]:
+        if point["x0"] == 3:
+            raise LookupError("no layer 3")
+        return {}
+
+
+def test_an_objective_that_nothing_gives_fails_the_trial_as_on_workers() -> None:
+    """The error names it, with what failed before the simulation; other metrics remain unused."""
+    trials = Simulated(BlindProblem(), budget=Budget(trials=30), max_failures=99).run()
+
+    assert {(t.state, t.reason, *t.metrics) for t in trials} == {(State.FAILED, Reason.NO_METRIC)}
+    remedy = "Return them from simulate, or declare other metrics"
+    for trial in trials:
+        before = "; before that: BlindProblem.static_metrics raised LookupError: no layer 3" * (trial.point["x0"] == 3)
+        assert trial.error == f"simulate returned {{'score': {total(trial)}}}, without latency_s{before}. {remedy}"
+    assert {trial.point["x0"] == 3 for trial in trials} == {True, False}
+
+
 def test_problem_that_raises_or_scores_nan_fails_its_trial() -> None:
     """A simulation that raises, or returns NaN, is FAILED with the reason, and the search continues."""
 
@@ -248,7 +307,7 @@ def test_a_stop_is_heard_while_proxies_are_computed() -> None:
 
     class HangingPool(InProcessPool):
         def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
-            hangs.wait(10)
+            hangs.wait(60)
             return {"values": [{"size": 1.0}], "error": None}
 
     problem, records = PaperProblem(), Records(open_root(f"memory://{uuid4().hex}"))
@@ -281,6 +340,27 @@ def test_an_interrupted_search_continues() -> None:
     assert any(not t.is_finished for t in before)
     assert [t.point for t in after[: len(before)]] == [t.point for t in before]
     assert all(t.state == State.COMPLETE for t in after)
+
+
+@pytest.mark.parametrize("ends_by", ["deadline", "interrupt"])
+def test_each_running_trial_is_stopped_once(monkeypatch: pytest.MonkeyPatch, ends_by: str) -> None:
+    """At the deadline or after Ctrl-C no trial is stopped again at the end of each other one."""
+    stopped: list[int] = []
+    stop = SimulatedExecutor.stop
+
+    def note(executor: SimulatedExecutor, subject: Trial, kind: StopKind) -> None:
+        stopped.append(subject.number)
+        stop(executor, subject, kind)
+
+    monkeypatch.setattr(SimulatedExecutor, "stop", note)
+    budget = Budget(hours=0.01) if ends_by == "deadline" else Budget(trials=100)
+    search = Simulated(PaperProblem(), slots=100, budget=budget)
+    if ends_by == "interrupt":
+        search.executor.post(StopRequested("enough"))
+    with suppress(SearchInterruptedError):
+        search.run()
+
+    assert sorted(stopped) == [*range(100)]
 
 
 def test_the_clock_goes_on_in_the_next_session() -> None:

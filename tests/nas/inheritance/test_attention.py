@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
 from nas.inheritance.attention import parts_of
-from nas.inheritance.inherit import Rules, inherit
+from nas.inheritance.inherit import inherit
 from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
+from nas.inheritance.rules import Rules
 from nas.storage.checkpoints import publish_checkpoint, publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from nas.inheritance.attention import parts_of
-from nas.inheritance.inherit import Rules, inherit
+from nas.inheritance.inherit import inherit
+from nas.inheritance.rules import Rules
 from nas.storage.checkpoints import publish_checkpoint, publish_tensors
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root

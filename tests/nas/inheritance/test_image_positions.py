@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nas.inheritance.inherit import Rules, inherit
+from nas.inheritance.inherit import inherit
+from nas.inheritance.rules import Rules
 
 OWN = Rules(rest="own")
 

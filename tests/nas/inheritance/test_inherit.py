@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from nas.core.errors import ConfigurationError, PointError
 from nas.inheritance.freezing import set_frozen
-from nas.inheritance.inherit import Rules, inherit
+from nas.inheritance.inherit import inherit
 from nas.inheritance.morphism import outcome
 from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
-from nas.inheritance.rules import Match, Rest
+from nas.inheritance.rules import Match, Rest, Rules
 from nas.spaces.graphs.branching import Branch
 from nas.spaces.graphs.derivation import Derivation
 from nas.spaces.graphs.inserting import InsertConv, InsertResidual
@@ -111,6 +111,21 @@ def test_larger_child_gives_its_donors_outputs(donor: int, child: int, kernels: 
 
 def conv_norm(n_inputs: int, n_outputs: int, kernel: int) -> list[nn.Module]:
     return [nn.Conv2d(n_inputs, n_outputs, kernel, padding=kernel // 2), nn.BatchNorm2d(n_outputs), nn.ReLU()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_sides"), [(nn.ConvTranspose1d, 1), (nn.ConvTranspose2d, 2), (nn.ConvTranspose3d, 3)]
+)
+def test_larger_decoder_gives_its_donors_outputs(kind: type[nn.Module], n_sides: int) -> None:
+    """With a scaled rest, new inputs and larger kernels of transposed convolutions count nothing."""
+    small, large = (
+        nn.Sequential(kind(2, width, 3, padding=1), nn.ReLU(), kind(width, 1, kernel, padding=kernel // 2))
+        for width, kernel in ((3, 3), (5, 5))
+    )
+    x = torch.randn(2, 2, *[4] * n_sides)
+    inherit(large, [small.state_dict()])
+
+    assert torch.allclose(large(x), small(x), atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
-from nas.inheritance.inherit import Rules, inherit
+from nas.inheritance.inherit import inherit
 from nas.inheritance.optimizer_state import inherit_optimizer, optimizer_tensors
+from nas.inheritance.rules import Rules
 
 Layer = Callable[[nn.Module], nn.Module]
 

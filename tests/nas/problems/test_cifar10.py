@@ -55,7 +55,7 @@ def archive(path: Path) -> str:
 
 @pytest.mark.parametrize("write", [npz, archive])
 def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path], str]) -> None:
-    """Channels come first, labels match, and a sixth is for validation by the split seed."""
+    """Channels come first, labels match, and a sixth is for validation by the split seed. The file is read once."""
     problem = Cifar10Problem(write(tmp_path / ("data.npz" if write is npz else "data.tar.gz")))
     train, validation = problem.data
 
@@ -69,6 +69,8 @@ def test_both_kinds_of_file_hold_the_same(tmp_path: Path, write: Callable[[Path]
     assert {int(image[0, 0, 0]) for image in problem.load_test().pixels} == set(range(100, 110))
     other = Cifar10Problem(problem.data_file, split_seed=1)
     assert not torch.equal(other.data[1].pixels, validation.pixels)
+    Path(other.data_file).unlink()
+    assert torch.equal(other.load_test().pixels, problem.load_test().pixels)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import yaml
 from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.problems.fashion_mnist import FashionMnistProblem
+from nas.problems.images.conv_net import ConvNet
 from nas.spaces.space import Variation
 from nas.storage import remote_file
 from tests.support.image_files import write_idx
@@ -109,7 +110,7 @@ def test_validation_is_a_part_of_the_training_images(tiny: Path) -> None:
 
 
 def test_wrong_test_file_is_named_before_any_training(tiny: Path, train: Train) -> None:
-    """Files that only a test needs are read before the first training; later trials do without."""
+    """Files that only a test needs are read before the first training; later trials and tests do without."""
     problem = FashionMnistProblem(str(tiny), space="blocks", n_epochs=1)
     content = (tiny / NAMES[2]).read_bytes()
     (tiny / NAMES[2]).write_bytes(content[:-20])
@@ -121,6 +122,7 @@ def test_wrong_test_file_is_named_before_any_training(tiny: Path, train: Train) 
 
     assert len(train(problem, POINT).accuracies) == 1
     assert problem.export(trained.again)[1][0].shape == (2, 1, 28, 28)
+    assert len(problem.load_test()) == 10
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -296,12 +298,13 @@ def test_yaml_holds_the_defaults() -> None:
 def test_every_point_can_be_built(tiny: Path) -> None:
     """Points from the whole space of blocks give networks, downscaled and in full."""
     problem, draw = FashionMnistProblem(str(tiny), space="blocks"), random.Random(0)
+    scale = {"pixel_mean": problem.pixel_mean, "pixel_std": problem.pixel_std}
 
     for _ in range(30):
         point = problem.space.sample(draw)
         assert problem.static_metrics(point)["parameters"] == sum(p.numel() for p in problem.build(point).parameters())
-        for n_halves in (1, 2):
-            assert problem.build(point, n_halves).eval()(problem.data[0].pixels[:2]).isfinite().all()
+        for network in (ConvNet(point, n_halves=1, **scale), problem.build(point)):
+            assert network.eval()(problem.data[0].pixels[:2]).isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from tests.support.callbacks import (
     FolderProblem,
     RecordingCallback,
 )
+from tests.support.commands import until
 from tests.support.problems import InOrderTuner, ScoreProblem
 
 
@@ -249,32 +250,33 @@ class StuckCallback(BackgroundCallback):
         self.release.wait(STUCK_S)
 
 
+INFO = SearchInfo(
+    name="n",
+    url="u",
+    id="i",
+    session=1,
+    metrics=(),
+    stages=(),
+    budget=Budget(),
+    identity={},
+    lineage=Lineage.of([]),
+    log_dir="runs",
+)
+
+
 def test_stuck_callback_delays_the_end_only() -> None:
     """A callback that hangs does not delay the search, and the wait at the end is bounded and told."""
     warnings: list[str] = []
     release = threading.Event()
     callback = StuckCallback(release)
     calls = CallbackList([callback], warnings.append, end_s=0.2)
-    outcome = SearchOutcome(lineage=Lineage.of([]), winner=None)
-    info = SearchInfo(
-        name="n",
-        url="u",
-        id="i",
-        session=1,
-        metrics=(),
-        stages=(),
-        budget=Budget(),
-        identity={},
-        lineage=Lineage.of([]),
-        log_dir="runs",
-    )
-    calls.start(info)
+    calls.start(INFO)
     began = time.monotonic()
     for number in range(3):
         calls.trial_started(Trial(number=number, index=number, proposal=Proposal(point={"x": 1})))
     started_s = time.monotonic() - began
     assert callback.is_stuck.wait(STUCK_S)
-    calls.end(lambda: outcome)
+    calls.end(lambda: SearchOutcome(lineage=Lineage.of([]), winner=None))
     ended_s = time.monotonic() - began
     release.set()
 
@@ -284,6 +286,34 @@ def test_stuck_callback_delays_the_end_only() -> None:
         "callback StuckCallback: 4 calls were not done within 0.2 s of the end. "
         "The search goes on; its further errors are not shown"
     ]
+
+
+class LastCallback(Callback):
+    """Ends after another callback."""
+
+    def __init__(self, other: RecordingCallback) -> None:
+        self._other = other
+
+    def on_search_end(self, outcome: SearchOutcome) -> None:
+        until(lambda: self._other.outcomes)
+
+
+def test_stuck_callbacks_share_the_wait_at_the_end() -> None:
+    """The wait is bounded for all callbacks together, and one that is done gets no warning."""
+    warnings: list[str] = []
+    release = threading.Event()
+    stuck = [StuckCallback(release) for _ in range(60)]
+    quick = BackgroundCallback()
+    calls = CallbackList([*stuck, quick, LastCallback(quick)], warnings.append, end_s=1.0)
+    calls.start(INFO)
+    calls.trial_started(Trial(number=0, index=0, proposal=Proposal(point={"x": 1})))
+    began = time.monotonic()
+    calls.end(lambda: SearchOutcome(lineage=Lineage.of([]), winner=None))
+    ended_s = time.monotonic() - began
+    release.set()
+
+    assert ended_s < STUCK_S / 2
+    assert len(warnings) == len(stuck)
 
 
 def test_trial_finds_its_folder(root: str, tmp_path: Path) -> None:

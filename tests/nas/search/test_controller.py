@@ -92,7 +92,7 @@ class EndlessExecutor(ScriptedExecutor):
             self._clock += 7200.0
         return self._clock
 
-    def stop(self, trial: Trial, why: StopKind) -> None:
+    def stop(self, trial: Trial, kind: StopKind) -> None:
         if (pending := self._running.pop(trial.number, None)) is not None:
             self._posted.append(Finished(replace(self._commit(pending), cost={"gpu_seconds": 7200.0})))
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from nas.core.errors import AlreadyPublishedError, ConfigurationError, SearchBus
 from nas.core.names import check_name
 from nas.search.host_process import HostProcess
 from nas.search.lease import SearchLease, check_free
+from nas.storage.blobs import BlobStore
 from nas.storage.open import open_root
 from nas.storage.record_format import encode_record
 from nas.storage.records import Records
@@ -50,7 +51,7 @@ from nas.storage.open import open_root
 from nas.storage.records import Records
 
 try:
-    check_free(Records(open_root(sys.argv[1])), timeout_s=3, notify=partial(print, flush=True))
+    check_free(Records(open_root(sys.argv[1])), timeout_s=6, notify=partial(print, flush=True))
     print("free")
 except SearchBusyError as error:
     print(error)
@@ -139,6 +140,15 @@ class TestRecord:
 
         assert list(past_sessions(in_memory)) == [9_999, 10_000]
 
+    def test_number_of_another_session_is_refused(self, in_memory: Records) -> None:
+        """A command counts the sessions before it starts its workers, and ``flows.gc`` may run meanwhile."""
+        SearchLease(in_memory, number=1).close()
+        with pytest.raises(SearchBusyError, match=r"session 1 .* began and ended while this command started"):
+            SearchLease(in_memory, number=1)
+        SearchLease(in_memory, number=2).close()
+
+        assert list(past_sessions(in_memory)) == [1, 2]
+
     def test_hours_add_up(self, in_memory: Records) -> None:
         """The hours of earlier sessions, ended or killed, come from their last heartbeats."""
         elsewhere(in_memory, ended=True)
@@ -163,7 +173,7 @@ class TestRecord:
         """The heartbeat counts up during the session; closing, also twice, marks it as ended."""
         monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.02)
         lease = SearchLease(in_memory)
-        until(lambda: (in_memory.read("sessions/0001.beat") or {})["count"] > 3, timeout_s=10)
+        until(lambda: (in_memory.read("sessions/0001.beat") or {})["count"] > 3)
         assert (in_memory.read("sessions/0001.beat") or {})["ended"] is False
         lease.close()
         lease.close()
@@ -213,9 +223,8 @@ class TestThisHost:
         os.kill(holder.pid, signal.SIGKILL)
         if reaped:
             holder.wait()
+        until(lambda: HostProcess(**driver_of(records, 1)).is_gone())
         began_s = time.monotonic()
-
-        until(lambda: HostProcess(**driver_of(records, 1)).is_gone(), timeout_s=10)
         lease = SearchLease(records)
         lease.close()
 
@@ -313,9 +322,9 @@ class TestOtherHosts:
         command = [sys.executable, "-c", WATCHER, records.files.url]
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as watcher:
             assert watcher.stdout is not None
-            assert watcher.stdout.readline().startswith("watching for 3 s")
+            assert watcher.stdout.readline().startswith("watching for 6 s")
             watcher.send_signal(signal.SIGSTOP)
-            time.sleep(3.5)
+            time.sleep(6.5)
             watcher.send_signal(signal.SIGCONT)
             time.sleep(1)
             elsewhere(records, beat=2)
@@ -344,7 +353,7 @@ class TestTakeover:
         older = SearchLease(in_memory, on_takeover=told.append)
 
         def stop_when_told() -> None:
-            until(lambda: bool(told), timeout_s=10)
+            until(lambda: bool(told))
             time.sleep(0.2)  # a few more beats
             older.close()
 
@@ -357,6 +366,24 @@ class TestTakeover:
 
         assert told == [f"session 2 on {HostProcess.current().host} (pid {os.getpid()}) took the search over"]
         assert has_ended
+
+    def test_heartbeats_read_the_newest_session_only(self, in_memory: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many sessions a search has had, its driver does not read them every ten seconds."""
+        monkeypatch.setattr("nas.search.lease.HEARTBEAT_S", 0.01)
+        SearchLease(in_memory).close()
+        lease = SearchLease(in_memory)
+        read: list[str] = []
+        read_records = type(in_memory.files).read_records
+
+        def note(files: BlobStore, paths: Sequence[str], **more: bool) -> list[bytes | None]:
+            read.extend(paths)
+            return read_records(files, paths, **more)
+
+        monkeypatch.setattr(type(in_memory.files), "read_records", note)
+        until(lambda: (in_memory.read("sessions/0002.beat") or {})["count"] > 5)
+        lease.close()
+
+        assert "sessions/0001.json" not in read
 
     def test_running_process_is_taken_over(self, records: Records, start: Start) -> None:
         """With takeover a second command gets the lease from a running process, once that has ended."""

@@ -614,13 +614,18 @@ def test_trial_with_a_deleted_result_runs_again(bureau: Bureau, lost: int) -> No
 class TestHours:
     @pytest.mark.parametrize("trials_per_job", [None, "unlimited"])
     def test_running_trial_is_stopped_at_the_deadline(self, trials_per_job: Any) -> None:
-        """A trial with endless reports is STOPPED with its last report; its weights win."""
+        """A trial with endless reports is STOPPED with its last report; its weights win.
+
+        The hours pass from its first report on.
+        """
+        reported_s: list[float] = []
 
         def body(run: TrialRun) -> object:
             for step in range(10_000):
                 time.sleep(0.01)
                 try:
                     run.report(step, score=step / 10_000)
+                    reported_s.append(time.monotonic())
                 except TrialStopped:
                     run.save(network())
                     raise
@@ -631,7 +636,7 @@ class TestHours:
         root = f"memory://program/{uuid4().hex}"
         records = Records(open_root(root, retry_s=0).subfolder("search"))
         pipeline = SearchPipeline(prepared, records, Budget(hours=1 / 3600, at_deadline="stop"))
-        lease = SearchLease(records)
+        lease = SearchLease(records, now_s=lambda: time.monotonic() - reported_s[0] if reported_s else 0.0)
         runtime = RuntimeSpec(
             problem=problem, url=records.files.url, options={}, jobs_request_trials=prepared.jobs.requests_trials
         )
@@ -648,6 +653,14 @@ class TestHours:
         assert trial.checkpoint is not None
         assert summary.winner == trial
         assert pipeline.ended_by() == "hours"
+
+    @pytest.mark.parametrize(("at_deadline", "left"), [("stop", 2.0), ("finish", None)])
+    def test_hours_left_are_told_if_trials_end_by_them(self, at_deadline: Any, left: float | None) -> None:
+        """Trials that may finish run for longer, so the progress takes their time as it is."""
+        prepared = Search(problem=Spec.of(PlainProblem), tuner=Spec.of(RandomTuner)).build()
+        records = Records(open_root(f"memory://program/{uuid4().hex}").subfolder("search"))
+
+        assert SearchPipeline(prepared, records, Budget(hours=2, at_deadline=at_deadline)).hours_left() == left
 
     def test_gpu_hours_need_a_gpu(self) -> None:
         """GPU-hours are refused, since run_search trains on the CPU."""

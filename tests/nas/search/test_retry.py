@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -13,12 +14,14 @@ import pytest
 from nas.api.results import Results
 from nas.api.search import run_search
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, SearchFailedError
+from nas.core.errors import ActionError, ConfigurationError, SearchFailedError
 from nas.core.metric import Metric
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.supernet import epoch_of, is_epoch
 from nas.core.trial import Proposal, Reason, State, Trial
+from nas.executors.in_process_pool import InProcessPool
+from nas.search.admission import not_repeated
 from nas.search.definition import Search
 from nas.search.finals import newest_best
 from nas.spaces.parameters.space import Int, ParameterSpace
@@ -28,6 +31,7 @@ from nas.storage.maintenance.inventory import read_inventory
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.training.job import Job
+from nas.training.messages import PROGRAM
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.evolution import EvolutionTuner
@@ -232,12 +236,15 @@ def test_failed_tests_are_repeated(sessions: Sessions, monkeypatch: pytest.Monke
     assert not read_inventory(sessions.records.files).damages
 
 
-def test_a_failed_export_is_repeated(sessions: Sessions) -> None:
-    """A retry exports the winner again that lost workers left without an export; other calls show it."""
+@pytest.mark.parametrize(
+    "lack", [{"export": None, "files": [], "missing": {"export": "lost"}}, {"missing": {PROGRAM: "ValueError: no"}}]
+)
+def test_a_failed_export_is_repeated(sessions: Sessions, lack: dict[str, Any]) -> None:
+    """A retry exports the winner again whose export failed or raised; other calls show it."""
     sessions.run(4)
     best = newest_best(sessions.records)
     assert best is not None
-    failed = best | {"number": 2, "export": None, "files": [], "missing": {"export": "three workers were lost"}}
+    failed = best | {"number": 2} | lack
     sessions.records.publish("best-0002.json", failed)
     sessions.run(4)
     shown = newest_best(sessions.records)
@@ -263,6 +270,15 @@ def test_finals_after_a_retry_count_without_it(sessions: Sessions) -> None:
     assert not read_inventory(sessions.records.files).damages
 
 
+def test_finalist_with_a_retry_counts(sessions: Sessions) -> None:
+    """A finalist whose final succeeded in a retry is one of the finalists, so no other is trained in its place."""
+    sessions.run(6, 6)  # the first final fails, so the third best trial is trained
+    sessions.run(6, retry="failed")
+    found = sessions.run(6, finalists=3)
+
+    assert [t.state for t in found.lineage if t.stage == "final"].count(State.COMPLETE) == 3
+
+
 def test_supernet_epochs_that_the_tuner_repeated_are_left_out(sessions: Sessions) -> None:
     """Only the newest trial of an epoch is retried: a later one would put the shared weights back to that epoch."""
     tuner = Spec.of(RspsTuner, n_epochs=3, warm_up_epochs=2, subnets_per_epoch=2)
@@ -273,6 +289,39 @@ def test_supernet_epochs_that_the_tuner_repeated_are_left_out(sessions: Sessions
 
     assert [epoch_of(trial.point) for trial in epochs] == [0, 1, 1, 1, 2]
     assert [trial.retry_of for trial in epochs] == [None, None, None, 2, None]
+
+
+def test_failed_export_does_not_replace_an_earlier_one(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry whose export fails keeps the files of the export before."""
+    sessions.run(4)
+    best = newest_best(sessions.records)
+    assert best is not None
+    sessions.records.publish("best-0002.json", best | {"number": 2, "missing": {PROGRAM: "ValueError: no"}})
+
+    def export(*_: object) -> None:
+        raise ActionError("export of trial 4: its worker was killed by SIGKILL, in each of 3 tries")
+
+    monkeypatch.setattr(InProcessPool, "call", export)
+    sessions.run(4, retry="failed")
+    repeated = newest_best(sessions.records)
+
+    assert repeated is not None
+    assert (repeated["number"], repeated["files"]) == (3, best["files"])
+
+
+def test_finals_that_the_search_repeated_are_left_out() -> None:
+    """A final killed at the deadline, and a trial of ``more_epochs``, were repeated by the same command."""
+    search = Trial(number=0, index=0, proposal=Proposal(point={}), state=State.COMPLETE)
+    retrained = replace(search, number=1, stage="final", proposal=Proposal(point={}, parents=(0,)))
+    killed = replace(retrained, state=State.FAILED, reason=Reason.DEADLINE)
+    full = replace(retrained, number=2, index=1)
+    longer = replace(retrained, number=3, more_epochs=5, state=State.FAILED)
+    repeated = replace(longer, number=4, state=State.COMPLETE)
+
+    assert not_repeated([search, killed]) == [killed]
+    assert not not_repeated([search, killed, full])
+    assert not_repeated([search, killed, full, longer]) == [longer]
+    assert not not_repeated([search, killed, full, longer, repeated])
 
 
 def test_retry_of_an_earlier_interval_is_left_behind(sessions: Sessions) -> None:

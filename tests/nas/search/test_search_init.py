@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +35,7 @@ from nas.storage.pack import write_pack
 from nas.storage.records import Records
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
+from tests.support.servers import SECRET
 
 POINTS = [{"width": 3, "op": "b"}, {"width": 1, "op": "a"}]
 WEIGHTS = {"weight": torch.full((2, 2), 7.0), "bias": torch.full((2,), 7.0)}
@@ -361,3 +363,12 @@ def test_weights_that_do_not_fit_are_reported(
         f"init.weights ({init.file}): trial {first} inherited no parameter (weight: no donor has this "
         "name). Check that they are weights of the same kind of network"
     ]
+
+
+@pytest.mark.parametrize("kind", ["points", "weights"])
+def test_no_error_shows_the_password_of_a_url(kind: str) -> None:
+    """Neither the line nor the traceback of an error shows it."""
+    with pytest.raises(ConfigurationError, match=rf"init.{kind}=memory://me:\*\*\*@host/x: .*be read") as caught:
+        SearchInit.read(**{"points": None, "weights": None, kind: f"memory://me:{SECRET}@host/x"})
+
+    assert SECRET not in "".join(traceback.format_exception(caught.value))

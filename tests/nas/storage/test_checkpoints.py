@@ -16,7 +16,8 @@ from nas.core.checkpoint import Checkpoint, SavedFolder
 from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
-from nas.storage.checkpoints import fetch_folder, load_manifest, publish_checkpoint, publish_folder, publish_tensors
+from nas.storage.checkpoints import fetch_folder, load_manifest, publish_checkpoint, publish_tensors
+from nas.storage.folders import publish_folder
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.manifest import Manifest
 from nas.storage.open import open_root

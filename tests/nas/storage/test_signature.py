@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nas.core.checkpoint import LETTERS, Checkpoint, checked_text
+from nas.core.checkpoint import LETTERS, Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError
+from nas.core.reference import Reference
 from nas.inheritance.donors.similarity import common_prefix
 from nas.storage.checkpoints import load_manifest, publish_checkpoint, publish_tensors
 from nas.storage.open import open_root
@@ -126,5 +127,7 @@ def test_lazy_network_is_refused() -> None:
 @pytest.mark.parametrize("text", ["a", "a" * (LETTERS + 1), "a" * (LETTERS - 1) + "~", "äöüäöü", "aaaaa\n"])
 def test_text_that_is_no_signature_is_corrupt(text: str) -> None:
     """A recorded signature with another length or alphabet is CorruptError."""
+    manifest = Reference("manifests/000001-aa.json", 9, f"blake3:{0:064x}")
+
     with pytest.raises(CorruptError, match="is not a signature"):
-        checked_text(text)
+        Checkpoint(manifest=manifest, packs=(), signature=text)

@@ -83,6 +83,32 @@ class TrainedProblem(ExportProblem):
         return {"score": 0.5}
 
 
+class FormProblem(TrainedProblem):
+    """Its ``export`` returns what ``form`` makes of the network and a batch."""
+
+    form: Callable[[nn.Module, torch.Tensor], object]
+    needs_weights = False
+    has_trained = False
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        self.has_trained = True
+        return super().train(run)
+
+    def export(self, run: TrialRun) -> Any:
+        model = network()
+        if self.needs_weights:
+            model.load_state_dict(run.restore_tensors())
+            assert self.has_trained
+        return self.form(run.restore(model), torch.zeros(2, N_INPUTS))
+
+
+def formed(form: Callable[[nn.Module, torch.Tensor], object]) -> FormProblem:
+    """Returns a problem whose ``export`` returns this form."""
+    problem = FormProblem()
+    problem.form = form
+    return problem
+
+
 class BrokenExport(TrainedProblem):
     def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         raise NotImplementedError("no program of this network")
@@ -176,15 +202,24 @@ def test_onnx_runs_without_torch(exported: Exported, tmp_path: Path) -> None:
     assert run.stdout == "4\n"
 
 
+class Named(nn.Module):
+    """Returns outputs by name, two of them as a pair."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        return {"scores": x.softmax(1), "parts": (x + 1, x - 1)}
+
+
+def test_onnx_has_outputs_of_any_form(tmp_path: Path) -> None:
+    """A network that returns a dict with a tuple has its model.onnx, too."""
+    exported = export(formed(lambda model, batch: (nn.Sequential(model, Named()), batch)), tmp_path)
+
+    assert exported.read("export.json") == {"missing": {}}
+    assert (exported.folder / "model.onnx").is_file()
+
+
 def test_missing_onnx_is_explained(tmp_path: Path) -> None:
     """If ONNX lacks an operation, program.pt2 is exported, and export.json gives the reason."""
-
-    class Strange(TrainedProblem):
-        def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-            model, example = super().export(run)
-            return nn.Sequential(model, Special()), example
-
-    exported = export(Strange(), tmp_path)
+    exported = export(formed(lambda model, batch: (nn.Sequential(model, Special()), batch)), tmp_path)
 
     missing = exported.read("export.json")["missing"]
     assert missing.keys() == {"model.onnx"}
@@ -262,13 +297,8 @@ def test_complete_export_misses_nothing(exported: Exported) -> None:
 
 def test_network_is_exported_in_eval_mode(tmp_path: Path) -> None:
     """A network in training mode is exported in eval mode, so dropout is off."""
-
-    class Training(TrainedProblem):
-        def export(self, run: TrialRun) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-            model, example = super().export(run)
-            return model.train(), example
-
-    program = torch.export.load(str(export(Training(), tmp_path).folder / "program.pt2")).module()
+    problem = formed(lambda model, batch: (model.train(), batch))
+    program = torch.export.load(str(export(problem, tmp_path).folder / "program.pt2")).module()
     batch = torch.randn(7, N_INPUTS)
 
     torch.testing.assert_close(program(batch), trained().eval()(batch))
@@ -321,30 +351,10 @@ REFUSED: dict[str, tuple[Callable[[nn.Module, torch.Tensor], object], str]] = {
 }
 
 
-class FormProblem(TrainedProblem):
-    """Its ``export`` returns what ``form`` makes of the network and a batch."""
-
-    form: Callable[[nn.Module, torch.Tensor], object]
-    needs_weights = False
-    has_trained = False
-
-    def train(self, run: TrialRun) -> Mapping[str, float]:
-        self.has_trained = True
-        return super().train(run)
-
-    def export(self, run: TrialRun) -> Any:
-        model = network()
-        if self.needs_weights:
-            model.load_state_dict(run.restore_tensors())
-            assert self.has_trained
-        return self.form(run.restore(model), torch.zeros(2, N_INPUTS))
-
-
 def test_forms_of_export_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lone tensor, lists, a batch of one, and compiled or parallel networks give the same program."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    problem = FormProblem()
-    problem.form = ACCEPTED["tensor"]
+    problem = formed(ACCEPTED["tensor"])
     exported = export(problem, tmp_path)
     batch, expected = (given := torch.randn(7, N_INPUTS)), trained().eval()(given)
 
@@ -361,8 +371,8 @@ def test_forms_of_export_are_accepted(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_forms_of_export_are_refused(name: str, needs_weights: bool, tmp_path: Path) -> None:
     """Anything else is told in one line before the first trial trains, or after it if trained weights are needed."""
-    problem = FormProblem()
-    problem.form, why = REFUSED[name]
+    form, why = REFUSED[name]
+    problem = formed(form)
     problem.needs_weights = needs_weights
 
     exported = export(problem, tmp_path)

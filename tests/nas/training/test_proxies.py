@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.core.point import Point
+from nas.training.problem import Problem
 from nas.training.proxies import ProxyScorer, jacov, naswot, snip, synflow
 from nas.training.seeds import random_state
 
@@ -49,6 +50,23 @@ def test_naswot_of_equal_examples_and_without_activations() -> None:
     """Two examples with equal signs give minus infinity; a linear network gives NaN."""
     assert naswot(perceptron(), INPUTS[[0, 1, 1, 2]], LABELS) < -20
     assert math.isnan(naswot(nn.Sequential(nn.Linear(3, 2)), INPUTS, LABELS))
+
+
+class Scaled(nn.Module):
+    """A perceptron whose outputs are scaled by a rectified number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.scale = perceptron(), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.body(x) * functional.relu(self.scale)
+        return y
+
+
+def test_naswot_leaves_out_single_numbers() -> None:
+    """A rectified parameter is no activation of the examples."""
+    assert naswot(Scaled(), INPUTS, LABELS) == naswot(perceptron(), INPUTS, LABELS)
 
 
 def test_jacov_is_the_score_of_the_gradients_correlations() -> None:
@@ -137,7 +155,7 @@ def test_synflow_sees_ones_behind_the_normalization_of_pixels() -> None:
     assert synflow(network, [torch.zeros(1, 1, 5, 5, dtype=torch.uint8)]) == pytest.approx(math.log1p(2 * flow))
 
 
-class TinyProblem:
+class TinyProblem(Problem):
     """Builds a perceptron of ``width``; counts its batches."""
 
     n_batches = 0

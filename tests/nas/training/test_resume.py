@@ -584,7 +584,7 @@ class TestResumption:
         result = runner.attempt(body)
 
         assert result is not None
-        assert 0.4 <= result.cost["seconds"] < 5
+        assert 0.4 <= result.cost["seconds"] < 60
         assert result.cost["gpu_seconds"] == 0.0
 
     def test_earlier_weights_and_files_are_published(self, runner: AttemptRunner) -> None:
@@ -735,6 +735,7 @@ class TestDamage:
         assert result is not None
         assert found == ([(1, {"at": 1})] if n_torn == 1 else [])
         assert runner.log.count("resume point is damaged") == n_torn
+        assert runner.log.count("resume point is damaged, the trial starts from the beginning: ") == n_torn - 1
         assert all(name in runner.log for name in packs[2 - n_torn :])
         assert runner.kept == []
 

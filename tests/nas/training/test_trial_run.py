@@ -165,6 +165,13 @@ class TestOutcomes:
         remedy = "Return {'score': value} from train, or declare other metrics"
         assert trial.error == f"train returned {returned!r}, without score. {remedy}"
 
+    def test_no_metric_in_one_line(self, trainer: TrialTrainer) -> None:
+        """Returned arrays, which Python prints on several lines, leave the error one line."""
+        trial = trainer.train(lambda run: np.eye(2))
+
+        assert (trial.error or "").startswith("train returned array([[1., 0.],")
+        assert len((trial.error or "").splitlines()) == 1
+
     @pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor(float("nan"))], ids=str)
     def test_not_finite_result(self, trainer: TrialTrainer, value: object) -> None:
         """A NaN or infinite metric is FAILED(not_finite), with the metric's name."""
@@ -1158,7 +1165,7 @@ class TestLog:
         pool = InProcessPool(spec, trainer.files, Closing(test=test))
         with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(pool.call, "test", trial)
-            begun.wait(10)
+            begun.wait(60)
             pool.close()
 
         assert answer.result()["metrics"] == {"score": 0.0}

@@ -63,6 +63,17 @@ def test_the_best_predicted_and_confirmed_come_first() -> None:
     assert len(ranked) == 16
 
 
+def test_an_instance_ranks_each_search_by_its_own_scores() -> None:
+    """An earlier search whose trials have the same numbers does not count."""
+    trials = with_a_lucky_one()
+    turned = Lineage.of([finished(trial.number, trial.proposal, -valley(trial.point)) for trial in trials])
+    tuner = MetisTuner(LINE, (METRIC,))
+    before, ranked = tuner.ranked(Lineage.of(trials)), tuner.ranked(turned)
+
+    assert ranked == MetisTuner(LINE, (METRIC,)).ranked(turned)
+    assert [trial.number for trial in ranked] != [trial.number for trial in before]
+
+
 @pytest.mark.slow
 def test_ranking_resists_noise() -> None:
     """Of 40 noisy random trials, the first-ranked one is on average better than the best-scored one."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from nas.core.errors import ConfigurationError
-from nas.core.lineage import Lineage
+from nas.core.lineage import Lineage, LineageLog
 from nas.core.metric import Metric
 from nas.core.pareto import hypervolume, losses_of
 from nas.core.point import Point, point_key
@@ -147,6 +147,37 @@ def test_dominated_trials_leave_with_their_generation() -> None:
     assert hypervolume([s for s in survivors if s], (0.0, 25.0)) == pytest.approx(
         hypervolume([s for t in trials if (s := losses_of(t, METRICS))], (0.0, 25.0)), rel=0.1
     )
+
+
+class CountedMetrics(dict[str, float]):
+    """Metrics that count how often one of them is read."""
+
+    n_read: ClassVar = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        CountedMetrics.n_read += 1
+        return super().get(name, default)
+
+
+def test_an_ask_reads_only_results_since_the_ask_before() -> None:
+    """After many trials an ask is as fast as after few. In another lineage it computes all generations again."""
+
+    def new() -> Nsga2Tuner:
+        return Nsga2Tuner(FLAT, METRICS, population_size=8)
+
+    tuner, trials = new(), [replace(trial, metrics=CountedMetrics(trial.metrics)) for trial in search(new(), 60)]
+    log = LineageLog(trials[:-1])
+    tuner.ask(log.view(), 59, 59)
+    log.append(trials[-1])
+    CountedMetrics.n_read = 0
+    answer = tuner.ask(log.view(), 60, 60)
+    n_read = CountedMetrics.n_read
+    scored = [{"accuracy": float(n % 7), "flops": float(n % 5)} for n in range(60)]
+    others = [replace(trial, metrics=metrics) for trial, metrics in zip(trials, scored, strict=True)]
+
+    assert n_read == len(METRICS)
+    assert answer == new().ask(Lineage.of(trials), 60, 60)
+    assert tuner.ask(Lineage.of(others), 60, 60) == new().ask(Lineage.of(others), 60, 60) != answer
 
 
 def test_an_exhausted_space() -> None:

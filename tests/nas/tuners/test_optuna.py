@@ -13,7 +13,8 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.point import Point, point_key
 from nas.core.trial import Trial
-from nas.spaces.parameters.space import Choice, Float, ParameterSpace
+from nas.spaces.parameters.distribution import Distribution
+from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 from nas.tuners.base import STOP
 from nas.tuners.optuna import OptunaTuner
 from tests.support.landscape import search
@@ -56,6 +57,18 @@ def test_a_small_space_is_used_up_and_then_it_stops() -> None:
     assert tuner.ask(Lineage.of(trials), 9, 9) is STOP
 
 
+def test_an_instance_models_each_search_by_its_own_results() -> None:
+    """A second search with one instance has the proposals of a new instance."""
+
+    def points(tuner: OptunaTuner) -> list[Point]:
+        return [trial.point for trial in search(tuner, 20, lambda point: -n_wrong(point))]
+
+    tuner = OptunaTuner(CHOICES, (LOSS,))
+    search(tuner, 20, n_wrong)
+
+    assert points(tuner) == points(OptunaTuner(CHOICES, (LOSS,)))
+
+
 @pytest.mark.parametrize(("sampler", "options"), [("gp", {}), ("tpe", {"n_startup_trials": 12})])
 def test_a_model_holds_the_startup_trials(sampler: str, options: dict[str, int]) -> None:
     """With fewer points in its model the sampler would be random for ever."""
@@ -64,6 +77,17 @@ def test_a_model_holds_the_startup_trials(sampler: str, options: dict[str, int])
         OptunaTuner(CHOICES, (LOSS,), sampler=sampler, options=options, max_points=least - 1)
 
     assert OptunaTuner(CHOICES, (LOSS,), sampler=sampler, options=options, max_points=least).max_points == least
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_long_ranges_of_whole_numbers_are_no_lists(sampler: str) -> None:
+    """A seed, or a number in a million steps, takes no memory for each value; suggestions are whole."""
+    steps = Distribution("uniform", 0.0, 1.0, q=1e-6)
+    space = ParameterSpace({"seed": Int(0, 2**53), "size": Int(1, 2**40, log=True), "share": steps})
+    tuner = OptunaTuner(space, (LOSS,), sampler=sampler, options={"n_startup_trials": 2})
+
+    for trial in search(tuner, 5, lambda point: point["share"]):
+        space.validate(trial.point)
 
 
 @pytest.mark.slow

@@ -109,6 +109,7 @@ def test_a_small_space_is_used_up() -> None:
     [
         ({"inner": "evolution"}, "tuner.inner='evolution': must be"),
         ({"inner": {"_target_": "nas.tuners.grid.GridTuner"}}, "GridTuner: must be .* no list of points"),
+        ({"inner": {"_target_": "nas.tuners.pbt.PbtTuner"}}, "PbtTuner: must be .* other than pbt"),
         ({"inner": {"_target_": "nas.core.metric.Metric"}}, "nas.core.metric.Metric"),
         ({"n_candidates": 0}, "n_candidates=0: must be a whole number of at least 1"),
         ({"proxies": "flops"}, "tuner.proxies='flops': must be a list"),

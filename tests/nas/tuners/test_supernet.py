@@ -286,6 +286,7 @@ def test_recorded_space_is_enough_for_garbage_collection() -> None:
         ({"subnets_per_epoch": 0}, "tuner.subnets_per_epoch=0"),
         ({"n_rescored": -1}, "tuner.n_rescored=-1"),
         ({"inner": {"_target_": "nas.tuners.grid.GridTuner"}}, "must be .* no list of points"),
+        ({"inner": {"_target_": "nas.tuners.pbt.PbtTuner"}}, "must be a nas.Tuner other than pbt"),
     ],
 )
 def test_mistakes(arguments: dict[str, Any], error: str) -> None:

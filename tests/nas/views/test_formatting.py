@@ -1,12 +1,18 @@
-"""Scores as text: small ones keep their digits."""
+"""Numbers as text: small scores keep their digits, and great amounts too."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from nas.core.lineage import Lineage
 from nas.views.comparison.intervals import Mean
-from nas.views.comparison.tables import mean_text
-from nas.views.formatting import masked, score
+from nas.views.comparison.searches import read_compared
+from nas.views.comparison.tables import Comparison, group_texts, mean_text
+from nas.views.formatting import amount, masked, score
+from tests.support.sample_searches import BEGAN, trial, write_search
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,24 @@ def test_small_scores_keep_their_digits(value: float, text: str) -> None:
 def test_credentials_are_masked(override: str, shown: str) -> None:
     """Options of storage, of a problem's data and of a cluster's workers are not printed, however they are given."""
     assert masked(override) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.02881, "0.0288"), (1.25, "1.25"), (99.96, "100"), (999.6, "1,000"), (1234.5, "1,234"), (16, "16")],
+)
+def test_amounts_have_no_exponent(value: float, text: str) -> None:
+    """Small amounts have three digits; whole and great ones are shown in full."""
+    assert amount(value) == text
+
+
+def test_a_group_shows_its_number_of_trials_in_full(tmp_path: Path) -> None:
+    """The mean number of trials of a group has no exponent."""
+    compared = read_compared(write_search(tmp_path, "search", [trial(0, score=0.5)]).files, BEGAN)
+    many = Lineage.of(trial(n, score=0.5) for n in range(1234))
+    compared = replace(compared, snapshot=replace(compared.snapshot, lineage=many, best={}))
+
+    assert group_texts(Comparison.of([compared]))["trials"] == ["1,234"]
 
 
 def test_small_means_keep_their_digits() -> None:

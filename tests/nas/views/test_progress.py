@@ -125,18 +125,19 @@ def test_a_finished_final_tells_how_many_epochs_the_next_has(capsys: pytest.Capt
 def test_a_shortened_final_has_fewer_epochs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its fidelity counts, and it says nothing about a full one."""
+    """Its fidelity counts, also if it trains for longer, and it says nothing about a full one."""
     monkeypatch.setattr("nas.views.progress.PLAIN_REPORTS_EVERY_S", 0.0)
     short = replace(final_of(2, 0), proposal=Proposal(point={}, parents=(0,), fidelity=0.1))
     progress = Progress([Metric("score")], {"search": 2, "final": 2}, [searched(0, 8, 0.2), searched(1, 10, 0.2)])
-    for event in (Proposed(short), Started(2, 1, 0), Reported(2, 0, {})):
+    for event in (Proposed(short), Started(2, 1, 0), *(Reported(2, step, {}) for step in range(5))):
         progress.observe(event)
     done = replace(short, state=State.COMPLETE, curve=((0, {"score": 0.5}),), metrics={"score": 0.5})
     for event in (Finished(done), Proposed(final_of(3, 1)), Started(3, 1, 1), Reported(3, 0, {})):
         progress.observe(event)
     printed = capsys.readouterr().err
 
-    assert "final 2 epoch 1/4," in printed
+    assert "final 2 epoch 1 of about 4," in printed
+    assert "final 2 epoch 5 of about 4," in printed
     assert "final 3 epoch 1/50," in printed
 
 
@@ -166,6 +167,16 @@ def test_last_trial_takes_as_long_as_the_others() -> None:
         progress.observe(Finished(replace(trial(n, "search", State.COMPLETE), cost={"seconds": 40.0})))
 
     assert progress.detail.endswith("about 40 s left")
+
+
+def test_time_left_is_at_most_the_hours_left() -> None:
+    """A search of many trials ends with its hours, as an NNI experiment without maxTrialNum does."""
+    progress = Progress([Metric("score")], {"search": 99_999}, [])
+    progress.limit_hours(0.5)
+    progress.observe(Started(0, 1, 0))
+    progress.observe(Finished(replace(trial(0, "search", State.COMPLETE), cost={"seconds": 40.0})))
+
+    assert re.search(r"about (29 min 5\d s|30 min 00 s) left$", progress.detail)
 
 
 def test_the_epochs_are_read_while_trials_are_added() -> None:

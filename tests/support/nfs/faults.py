@@ -1,12 +1,11 @@
-"""A small NFS share that is filled and made read-only, and a clock that jumps: run by test_nfs.py in the guest
-of tests/support/nfs/with-nfs, whose file systems and whose clock are its own.
+"""A small NFS share that is filled and made read-only, and a clock that jumps: for two_machines.py.
 
-Prints what it found as one line of JSON.
+The file systems and the clock are the guest's own.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
-
 from nas.api.results import Results
 from nas.api.search import run_search
 from nas.core.budget import Budget
@@ -26,7 +23,6 @@ from nas.core.reference import Reference
 from nas.core.spec import Spec
 from nas.search.definition import Search
 from nas.search.lease import SearchLease, check_free
-from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.verification import verify_search
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -188,16 +184,15 @@ def jumping(here: str, there: str) -> dict[str, Any]:
     records = Records(open_root(f"{there}/search"))
     with suppress(ConfigurationError):
         SearchLease(records).close()
-    driver = subprocess.Popen(
-        [sys.executable, __file__, "drive", f"{here}/search"], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
-    assert driver.stdout is not None
-    driver.stdout.readline()
+    readable, writable = os.pipe()
+    driver = multiprocessing.get_context("fork").Process(target=drive, args=(f"{here}/search", writable))
+    driver.start()
+    os.read(readable, 1)
     alive = refusal(lambda: check_free(records, timeout_s=2))
     jump(-5 * YEAR_S)
     alive_later = refusal(lambda: check_free(records, timeout_s=2))
     driver.kill()
-    driver.wait()
+    driver.join()
     took = time.monotonic()
     free = refusal(lambda: check_free(records, timeout_s=30))
     return {
@@ -221,29 +216,20 @@ def hours(records: Records) -> float:
     return spent_hours(records)
 
 
-def drive(files: BlobStore) -> None:
+def drive(root: str, writable: int) -> None:
     """Holds the search until it is killed."""
-    SearchLease(Records(files))
-    print("ready", flush=True)
+    SearchLease(Records(open_root(root)))
+    os.write(writable, b"1")
     time.sleep(600)
 
 
-def main(kind: str) -> None:
-    """Runs everything and prints it."""
-    a, b = os.environ["NFS_A"], os.environ["NFS_B"]
+def suffer(kind: str) -> dict[str, Any]:
+    """Returns what was found of full and read-only shares, and last of the clock."""
     here, there = mount_small(kind)
-    found = {
+    return {
         "full": full(here, there),
         "filled": full_in_a_search(here, there),
         "remounted": read_only(here, there, "client", here),
         "server": read_only(here, there, "server", "/mnt/small"),
-        "jumping": jumping(a, b),
+        "jumping": jumping(os.environ["NFS_A"], os.environ["NFS_B"]),
     }
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "drive":
-        drive(open_root(sys.argv[2]))
-    else:
-        main(sys.argv[1])

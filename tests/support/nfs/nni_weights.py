@@ -14,19 +14,23 @@ sys.path.insert(0, str(HERE.parents[2]))
 
 def main() -> None:
     """Runs an experiment whose driver is killed, and prints how it ended and what its trials are."""
-    from tests.support.commands import Command, run, until
+    from flows.engine.server import TemporaryServer
+    from tests.support.commands import SERVER_AUTH, Command, run, until
 
     temporary = os.environ["TMPDIR"]
     folder = Path(temporary) / "experiment"
     shutil.copytree(HERE / "nni_sharing", folder)
     search = Path(os.environ["NFS_A"], "heirloom", "sharing")
     line = ("--config", "config.yml", "--root", str(search.parent), f"name={search.name}")
-    changes = {"HEIRLOOM_CACHE": f"{temporary}/cache"}
-    changes |= {"SHARE_WRITE": os.environ["NFS_A"], "SHARE_READ": os.environ["NFS_B"]}
-    with Command(folder, *line, module="flows.nni", **changes) as command:
-        until(lambda: len(list(search.glob("trials/*.result.json"))) >= 4, 240)
-        command.kill(to_group=False)
-    done = run(folder, *line, module="flows.nni", forked=False, timeout_s=400, **changes)
+    os.environ["HEIRLOOM_CACHE"] = f"{temporary}/cache"
+    changes = {"SHARE_WRITE": os.environ["NFS_A"], "SHARE_READ": os.environ["NFS_B"]}
+    with TemporaryServer() as server:
+        os.environ[SERVER_AUTH] = server.auth_string
+        changes["PREFECT_API_URL"] = server.wait_until_healthy()
+        with Command(folder, *line, module="flows.nni", **changes) as command:
+            until(lambda: len(list(search.glob("trials/*.result.json"))) >= 2, 240)
+            command.kill(to_group=False)
+        done = run(folder, *line, module="flows.nni", forked=False, timeout_s=400, **changes)
     print(json.dumps({"status": done.status, "err": done.err, "trials": trials(search)}))
 
 

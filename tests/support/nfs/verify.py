@@ -5,15 +5,27 @@ Prints the status, output and errors of each command as one line of JSON.
 
 from __future__ import annotations
 
+import importlib
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from multiprocessing.context import ForkProcess as Process
 from pathlib import Path
 
-HERE = Path(__file__).parent
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from tests.support.command_forker import become
+
+IMPORTS = (
+    *("hydra._internal.hydra", "rich.table", "flows.cli.command", "flows.cli.settings.root", "flows.views.searches"),
+    *("flows.views.terminal", "nas.storage.maintenance.backend_checks.one_host"),
+    *("nas.storage.maintenance.backend_checks.two_hosts", "nas.storage.maintenance.verification"),
+)
+"""Imports take long in the guest, so the commands are forks of a process that has them."""
 MODULES = Path("/usr/lib/uml/modules")
 
 
@@ -22,27 +34,26 @@ def shell(line: str) -> None:
     subprocess.run(["bash", "-euc", line], check=True, stdout=sys.stderr)
 
 
-def started(*overrides: str) -> subprocess.Popen[str]:
-    """``python -m flows.verify OVERRIDES ...``, started."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "flows.verify", *overrides],
-        cwd=os.environ["TMPDIR"],
-        env=os.environ | {"PYTHONPATH": str(HERE.parents[2])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(*overrides: str) -> tuple[Process, Path]:
+    """``python -m flows.verify OVERRIDES ...``, started as a fork, and the folder of its output."""
+    folder = Path(tempfile.mkdtemp())
+    streams = (str(folder / "out"), str(folder / "err"))
+    call = ("flows.verify", [*overrides], os.environ["TMPDIR"], dict(os.environ), *streams)
+    process = multiprocessing.get_context("fork").Process(target=become, args=call)
+    process.start()
+    return process, folder
 
 
-def outcome(process: subprocess.Popen[str]) -> dict[str, object]:
+def outcome(process: Process, folder: Path) -> dict[str, object]:
     """Returns the status and the output of a command, once it has ended."""
-    output, error = process.communicate()
-    return {"status": process.returncode, "output": output, "error": error}
+    process.join()
+    output, error = ((folder / name).read_text() for name in ("out", "err"))
+    return {"status": process.exitcode, "output": output, "error": error}
 
 
 def verify(*overrides: str) -> dict[str, object]:
     """Returns the status and the output of ``python -m flows.verify OVERRIDES ...``."""
-    return outcome(started(*overrides))
+    return outcome(*started(*overrides))
 
 
 def search(here: str, there: str) -> dict[str, dict[str, object]]:
@@ -100,12 +111,13 @@ def fat() -> dict[str, object]:
 
 
 def main() -> None:
-    sys.path.insert(0, str(HERE.parents[2]))
+    for name in IMPORTS:
+        importlib.import_module(name)
     kind, a, b = sys.argv[1], os.environ["NFS_A"], os.environ["NFS_B"]
     found = {"second": verify(f"storage.root={a}/root", f"second={b}/root")}
     # at once on the mount that has just seen the root vanish: it must be made anew there
     pair = [started(f"storage.root={mount}/root", "machines=2") for mount in (b, a)]
-    found |= {f"machine {place}": outcome(process) for place, process in zip("ba", pair, strict=True)}
+    found |= {f"machine {place}": outcome(*command) for place, command in zip("ba", pair, strict=True)}
     found |= search(a, b) | bad_mounts(kind)
     if kind != "3" and shutil.which("mkfs.vfat"):
         found["fat"] = fat()

@@ -19,8 +19,8 @@ def command(module: str, *overrides: str) -> dict[str, object]:
     return {"status": done.status, "output": done.out, "error": done.err}
 
 
-def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[3]))
+def search_here_and_report_there() -> dict[str, object]:
+    """Returns how a search on one mount ended, and what the other one shows of it."""
     here, there = (f"{os.environ[mount]}/heirloom" for mount in ("NFS_A", "NFS_B"))
     search = (
         "problem._target_=outcome_problem.OutcomeProblem",
@@ -33,7 +33,7 @@ def main() -> None:
         f"name={NAME}",
     )
     report = ("flows.report", f"name={NAME}", f"storage.root={there}")
-    found = {
+    return {
         "too early": command(*report),  # the other machine now believes that there is no such folder
         "search": command("flows.search", *search, f"storage.root={here}"),
         "table": command(*report, "format=json"),
@@ -41,7 +41,16 @@ def main() -> None:
         "again": command("flows.search", *search, f"storage.root={there}"),
         "weights": weights(there),
     }
-    print(json.dumps(found))
+
+
+def main() -> None:
+    """Prints what both kinds of search show."""
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from tests.support.nfs.supernet_search import continue_elsewhere
+
+    found: dict[str, object] = {}
+    supernet = continue_elsewhere(meanwhile=lambda: found.update(search_here_and_report_there()))
+    print(json.dumps({"search": found, "supernet": supernet}))
 
 
 def weights(root: str) -> dict[str, object]:

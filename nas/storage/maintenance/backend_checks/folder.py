@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from nas.core.errors import HeirloomError
+from nas.core.names import CHECKS
 from nas.storage.blobs import BlobStore
 
-CHECKS = "_check"
-"""Folder of a root that holds one folder per check; no search can have this name."""
 _OTHER_CHECKS_S = 2.0
 """Seconds to wait for other checks that are about to end."""
 

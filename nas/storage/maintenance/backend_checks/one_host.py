@@ -63,9 +63,6 @@ def check_root(files: BlobStore, *, n: int = N_TRIES) -> Iterator[CheckResult]:
         )
 
 
-# ---- Heirloom's storage operations
-
-
 def _storage_checks(files: BlobStore, n: int) -> Iterator[BackendCheck]:
     yield BackendCheck("records are published", lambda: _publish(files, n))
     yield BackendCheck("large files are published", lambda: _publish_large(files, n))
@@ -181,9 +178,6 @@ def _preserve_names(files: BlobStore) -> _Measured:
     return [], "capitals, umlauts, 200 letters"
 
 
-# ---- system calls
-
-
 def _system_checks(location: Location, n: int) -> Iterator[BackendCheck]:
     if location.folder is None:
         return
@@ -228,9 +222,6 @@ def _system_checks(location: Location, n: int) -> Iterator[BackendCheck]:
     yield BackendCheck("fsync of a folder", lambda: (timed(lambda _: sync_folder(folder), n), "returned without error"))
     yield BackendCheck("rename", lambda: (timed(rename, n), "the old name is gone"))
     yield BackendCheck("hard link", lambda: (timed(link, n), "an existing name is refused"))
-
-
-# ---- owner and mount options
 
 
 def _mount_checks(location: Location) -> Iterator[BackendCheck]:

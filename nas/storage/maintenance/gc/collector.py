@@ -97,8 +97,6 @@ class GarbageCollector:
         self._listing_s = self._collection_s = 0.0
         self._is_over_budget = False
 
-    # ---- in a running search
-
     def add(self, trial: Trial) -> None:
         """Counts the bytes that a trial's result has added."""
         own = _own_bytes(trial)
@@ -181,8 +179,6 @@ class GarbageCollector:
         """Returns the bytes on disk; while trials run without their resume points, which the reserve covers."""
         uncounted = "resume/" if self._settings.slots else "\0"
         return sum(on_disk(file.bytes) for file in stored if not file.path.startswith(uncounted))
-
-    # ---- one collection
 
     def plan(self, trials: Sequence[Trial], inheritable: Iterable[int], stored: Sequence[BlobInfo]) -> CollectionPlan:
         """Returns what a collection would delete; changes nothing.

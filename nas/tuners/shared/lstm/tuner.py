@@ -31,11 +31,11 @@ _TEMPERATURE_STEP = 1.2
 
 @dataclass(slots=True)
 class _Controller:
-    """The controller's state: its parameters, the baseline of rewards, and the trials learned."""
+    """The controller's state: its parameters, the baseline of rewards, and the results learned."""
 
     parameters: Parameters
     baseline: RewardBaseline
-    learned: list[int] = field(default_factory=list)
+    learned: list[tuple[Proposal, float]] = field(default_factory=list)
 
 
 class LstmTuner(DonorTuner):
@@ -118,10 +118,12 @@ class LstmTuner(DonorTuner):
         """
         name = self.metrics[0].name
         scored = [t for t in lineage.finished if t.value(name) is not None and not t.parents]
-        numbers = [trial.number for trial in scored]
-        if numbers[: len(self._cached.learned)] != self._cached.learned:
+        results = [(trial.proposal, trial.metrics[name]) for trial in scored]
+        if results[: len(self._cached.learned)] != self._cached.learned:
             self._cached = self._new_controller()
-        for trial in scored[len(self._cached.learned) :]:
+        n_learned = len(self._cached.learned)
+        for trial, result in zip(scored[n_learned:], results[n_learned:], strict=True):
+            self._cached.learned.append(result)
             self._learn(self._cached, trial)
         return self._cached
 
@@ -131,7 +133,6 @@ class LstmTuner(DonorTuner):
         return self.space.key(point) in self.taken or lineage.refuses(point)
 
     def _learn(self, controller: _Controller, trial: Trial) -> None:
-        controller.learned.append(trial.number)
         advantage = controller.baseline.advantage(self.reward(trial))
         if advantage is not None:
             gradients = self.episode(controller.parameters, trial.point).gradients(advantage, self.entropy)

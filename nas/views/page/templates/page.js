@@ -337,7 +337,7 @@
   const step = (offset, said, text) => {
     const button = el("button", { type: "button", "aria-label": said, title: said }, text);
     button.disabled = at(offset) === undefined;
-    button.addEventListener("click", () => (location.hash = `#trial-${at(offset)}`));
+    button.addEventListener("click", () => go(`#trial-${at(offset)}`));
     return button;
   };
   const choose = (n) => {
@@ -367,7 +367,11 @@
     rowOf(entry).classList.add("chosen");
     choose(n);
   };
-  addEventListener("hashchange", follow);
+  const go = (hash) => {
+    location.hash = hash;
+    follow();  // at once: the next key may come before the hashchange
+  };
+  addEventListener("hashchange", () => location.hash === `#trial-${chosen}` || follow());
   document.addEventListener("click", (event) => {
     const found = event.target.closest("a[href^='#trial-']");
     if (!found || event.defaultPrevented) return;
@@ -379,9 +383,7 @@
       return;
     }
     opener = opener || found;
-    const hash = found.getAttribute("href");
-    if (hash !== location.hash) location.hash = hash;
-    else follow();
+    go(found.getAttribute("href"));
   });
   document.addEventListener("keydown", (event) => {
     if (event.target.closest("input, select")) return;
@@ -392,7 +394,7 @@
     if (panel.hidden || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") close();
     const offset = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (offset && panel.contains(event.target) && !event.target.closest("pre, .plot") && at(offset) !== undefined) location.hash = `#trial-${at(offset)}`;
+    if (offset && panel.contains(event.target) && !event.target.closest("pre, .plot") && at(offset) !== undefined) go(`#trial-${at(offset)}`);
   });
   // ---- a running search: load the page again, with filter, order, zoom, places and focus as they were
   const key = `heirloom-page-${data.name}`;

@@ -8,10 +8,12 @@ import queue
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nas.compat.nni import tuner_client
 from nas.compat.nni.tuner import NniTuner
 from nas.compat.nni.tuner_process import TunerProcess
 from nas.compat.nni.unrestricted_space import UnrestrictedSpace
@@ -80,6 +82,13 @@ nni.report_final_result({"checksum": digest + str(p["prev_id"]), "path": path})
 
 def make_experiment(folder: Path, code: str, tuner: str, **fields: object) -> ExperimentFolder:
     return ExperimentFolder(folder, code, OWN, tuner, None, {"maxTrialNum": 4, **fields})
+
+
+def own_tuner(folder: Path, code: str, **more: Any) -> NniTuner:
+    """Returns a tuner of this code, without an experiment."""
+    (folder / "tuner.py").write_text(code)
+    given = {"class_file": "tuner.py", "class_name": "MyTuner", "folder": str(folder), "search": "mine"}
+    return NniTuner(UnrestrictedSpace(), (), output_dir=str(folder / "out"), **given, **more)
 
 
 @pytest.mark.slow
@@ -173,14 +182,28 @@ def test_a_waiting_tuner_needs_multi_thread(tmp_path: Path) -> None:
 def test_a_tuner_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     """The wait for ``_on_exit`` is limited, also if a proposed trial had no time to run."""
     hanging = COUNTING + "    def _on_exit(self):\n        import time; time.sleep(600)\n"
-    (tmp_path / "tuner.py").write_text(hanging)
-    given = {"class_file": "tuner.py", "class_name": "MyTuner", "folder": str(tmp_path), "search": "mine"}
-    tuner = NniTuner(UnrestrictedSpace(), (), **given, output_dir=str(tmp_path / "out"), wait_timeout_s=0.6)
+    tuner = own_tuner(tmp_path, hanging, wait_timeout_s=0.6)
     try:
         tuner.start(Lineage.of([]), lambda: None, lambda error: None)
         until(lambda: isinstance(tuner.ask(Lineage.of([]), 0, 0), Proposal), 60)
         with pytest.raises(SearchFailedError, match="waits in _on_exit"):
             tuner.drain()
+    finally:
+        tuner.close()
+
+
+def test_a_stopped_command_is_no_waiting_tuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-Z and fg a tuner that computes may go on, however long the command was stopped."""
+    stopped_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped_s[0], sleep=time.sleep)
+    monkeypatch.setattr(tuner_client, "time", clock)
+    slow = COUNTING.replace('return {"x"', 'import time; time.sleep(1.5); return {"x"')
+    tuner = own_tuner(tmp_path, slow)
+    try:
+        tuner.start(Lineage.of([]), lambda: None, lambda error: None)
+        tuner.ask(Lineage.of([]), 0, 0)
+        stopped_s[0] = 1000.0
+        until(lambda: isinstance(tuner.ask(Lineage.of([]), 0, 0), Proposal))
     finally:
         tuner.close()
 
@@ -378,7 +401,7 @@ def test_the_process_of_a_tuner_that_raises_ends(tmp_path: Path, more: str) -> N
         given = {"class_file": "tuner.py", "class_name": "MyTuner", "arguments": {}, "multi_thread": False}
         process.call("start", code_dir=str(tmp_path), space=None, **given)
         process.call("exit")
-        started, error, ended = (replies.get(timeout=30) for _ in range(3))
+        started, error, ended = (replies.get(timeout=120) for _ in range(3))
     finally:
         process.close()
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nas.inheritance.donors.point_entries import architecture_entries
 from nas.problems.digits import DigitsProblem
+from nas.spaces.parameters.nni_json import load_nni_space
 from nas.spaces.parameters.space import Choice, Float, Int, ParameterSpace
 
 SPACE = ParameterSpace(
@@ -47,6 +48,14 @@ def test_entries_come_in_the_order_of_the_space() -> None:
         '/"anything"/0=3',
         '/"anything"/1=3',
     ]
+
+
+def test_floats_of_nni_are_left_out_unless_rounded() -> None:
+    """A rate from a normal distribution is no architecture; a width in steps of 16 is."""
+    described = {"rate": ("lognormal", [-6, 1]), "momentum": ("normal", [0, 1]), "width": ("quniform", [16, 64, 16])}
+    space = load_nni_space({name: {"_type": kind, "_value": value} for name, (kind, value) in described.items()})
+
+    assert architecture_entries({"rate": 0.01, "momentum": 0.5, "width": 32.0}, space.to_json()) == ['/"width"=32.0']
 
 
 @settings(deadline=None)

@@ -234,14 +234,17 @@ def test_wrong_vectors_are_refused(file: Path, tmp_path: Path, words: Any, vecto
 
 
 def test_split_file_and_gzip(tmp_path: Path) -> None:
-    """The named articles are for training and validation; others are left out; only a test file allows a test."""
+    """The named articles, each once, are for training and validation; only a test file allows a test."""
     path = tmp_path / "small.json.gz"
     path.write_bytes(gzip.compress(json.dumps(squad()).encode()))
     split = tmp_path / "split.json"
-    split.write_text(json.dumps({"train_articles": ["Sales 0"], "eval_articles": ["Sales 1", "Sales 2"]}))
+    named = {"train_articles": ["Sales 0", "Sales 0"], "eval_articles": ["Sales 1", "Sales 2", "Sales 1"]}
+    split.write_text(json.dumps(named))
     problem = SquadProblem(str(path), split_file=str(split), n_questions=4)
 
     assert {one.id.partition("/")[0] for one in problem.data.validation} == {"Sales 1", "Sales 2"}
+    assert len({one.id for one in problem.data.validation}) == len(problem.data.validation)
+    assert len(SquadProblem(str(path), split_file=str(split)).data.train) == 9
     assert [one.id for one in problem.data.train] == ["Sales 0/0/0", "Sales 0/0/1", "Sales 0/0/2", "Sales 0/1/0"]
     assert Ability.TEST not in problem.abilities
     assert Ability.TEST in SquadProblem(str(path), test_file=str(path)).abilities
@@ -336,6 +339,19 @@ def test_two_questions_of_one_id_are_refused(tmp_path: Path) -> None:
         ConfigurationError, match=r"must have each question id once, but has 'Sales 0/0/1' 2 times\. Give"
     ):
         _ = SquadProblem(str(tmp_path / "twice.json")).data
+
+
+def test_questions_in_use_have_an_answer_to_train_on(tmp_path: Path) -> None:
+    """If no question within ``n_questions`` has its answer in the passage, nothing could be trained: it is refused."""
+    content = squad()
+    content["data"][0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "nowhere", "answer_start": 0}]
+    for name, titles in (("file", content), ("split", {"train_articles": ["Sales 0"], "eval_articles": ["Sales 1"]})):
+        (tmp_path / name).write_text(json.dumps(titles))
+    options: Any = {"data_file": str(tmp_path / "file"), "split_file": str(tmp_path / "split")}
+
+    assert len(SquadProblem(**options, n_questions=2).data.train) == 2
+    with pytest.raises(ConfigurationError, match=r"answers for training within problem.n_questions=1 and validation"):
+        _ = SquadProblem(**options, n_questions=1).data
 
 
 def test_files_without_answers_are_refused(file: Path, tmp_path: Path) -> None:

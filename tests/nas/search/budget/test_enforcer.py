@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from nas.core.budget import Budget
+from nas.core.policy import Policy, Stage
 from nas.core.trial import Reason, State, Trial
 from nas.executors.event_queue import EventQueue
+from nas.search.budget.durations import Kind
 from nas.search.budget.enforcer import BudgetEnforcer
-from nas.search.budget.planner import StagePlanner
+from nas.search.budget.planner import StagePlanner, Usage
 from nas.search.slots import SlotPool
 from tests.nas.search.budget.test_planner import PLAN, SEARCH, searched
 
@@ -26,8 +30,8 @@ class StoppedExecutor(EventQueue):
     def now_s(self) -> float:
         return self.clock_s
 
-    def stop(self, subject: Trial, why: str) -> None:
-        self.stops.append((subject.number, why))
+    def stop(self, subject: Trial, kind: str) -> None:
+        self.stops.append((subject.number, kind))
 
 
 def test_a_job_that_goes_on_in_the_time_of_finals_is_not_killed() -> None:
@@ -49,3 +53,24 @@ def test_a_job_that_goes_on_in_the_time_of_finals_is_not_killed() -> None:
 
     enforcer.enforce(SEARCH, [running])
     assert executor.stops == [(1, "deadline"), (1, "kill")]
+
+
+def test_an_ask_looks_once_at_each_kind_of_waiting_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ask for a thousand slots is as fast as the first, though 999 trials wait for theirs."""
+    budget = Budget(hours=1.0)
+    planner = StagePlanner(budget, PLAN, n_left=lambda: {"final": 2})
+    executor: Any = StoppedExecutor()
+    enforcer = BudgetEnforcer(planner, executor, SlotPool(1000), lambda: 0.0, lambda event: None, budget)
+    kinds: list[Kind | None] = []
+    closed_by = StagePlanner.closed_by
+
+    def note(self: StagePlanner, stage: Stage, spent: Usage, parent: Trial | None = None, *, kind: Any = None) -> Any:
+        kinds.append(kind)
+        return closed_by(self, stage, spent, parent, kind=kind)
+
+    monkeypatch.setattr(StagePlanner, "closed_by", note)
+    short = frozenset({Policy.EARLY_STOP})
+    waiting = [replace(searched(n, 60.0), policies=short if n % 2 else frozenset()) for n in range(999)]
+
+    assert enforcer.may_ask(SEARCH, waiting, (999, 0))
+    assert kinds == [None, frozenset(), short]

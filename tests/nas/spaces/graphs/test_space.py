@@ -316,18 +316,18 @@ def test_distance_is_that_of_networks_and_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    "tuner",
+    ("tuner", "arguments"),
     [
-        "random.RandomTuner",
-        "evolution.EvolutionTuner",
-        pytest.param("network_morphism.NetworkMorphismTuner", marks=pytest.mark.slow),
+        ("random.RandomTuner", {}),
+        ("evolution.EvolutionTuner", {}),
+        pytest.param("network_morphism.NetworkMorphismTuner", {"n_candidates": 24}, marks=pytest.mark.slow),
     ],
 )
-def test_tuners_search_it(tuner: str) -> None:
+def test_tuners_search_it(tuner: str, arguments: dict[str, Any]) -> None:
     """Random search, evolution and network morphism keep their contract in it."""
     space = GraphSpace([Network((4,), (Node(1, Linear(3), (0,)),))], {"rate": Float(0.0, 1.0)}, n_moves=2)
 
-    check_tuner(Spec(f"nas.tuners.{tuner}"), space, METRICS, n_trials=10)
+    check_tuner(Spec(f"nas.tuners.{tuner}", arguments), space, METRICS, n_trials=10)
 
 
 @pytest.mark.slow

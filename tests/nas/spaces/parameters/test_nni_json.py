@@ -190,6 +190,14 @@ def test_what_is_none_of_nnis(entry: Any, line: str) -> None:
         load_nni_space({"x": entry})
 
 
+def test_a_file_of_an_editor_that_marks_utf_8(tmp_path: Path) -> None:
+    """The mark is no part of the content, which is UTF-8 in any locale."""
+    path = tmp_path / "space.json"
+    path.write_text('{"größe": {"_type": "choice", "_value": ["weiß"]}}', encoding="utf-8-sig")
+
+    assert load_nni_space(path).sample(random.Random(0)) == {"größe": "weiß"}
+
+
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     """A missing file, one that is not JSON, and one that holds a list are refused by path."""
     (tmp_path / "text").write_text("{")

@@ -376,7 +376,7 @@ class TestRefusals:
             files.check_reachable()
 
     def test_first_contact_tells_what_to_change(self, s3: S3, url: str, proxy: HttpProxy) -> None:
-        """A bucket that is not there, and credentials that are refused, are the user's to mend, also for who reads."""
+        """A bucket that is not there, and credentials that are refused, are the user's to fix, also for who reads."""
         s3.root(url).check_reachable()
         proxy.fail(403, method="GET")
 

@@ -17,6 +17,7 @@ import pytest
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, MissingError, StorageError
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
+from nas.storage.maintenance.backend_checks.folder import check_folder
 from nas.storage.open import open_root
 from nas.storage.verified import ByteRange, digest_of
 from nas.testing import check_blob_store
@@ -98,6 +99,16 @@ class TestPlain:
         with pytest.raises(PermissionError, match="own error"):
             files.publish("packs/a", chunks())
         assert everything(tmp_path / "root") == []
+
+    def test_check_leaves_no_folder(self, files: BlobStore, tmp_path: Path) -> None:
+        """A backend check removes the folder of all checks, unless another one has files in it."""
+        with check_folder(files) as folder:
+            files.publish(f"{folder}/small/record", [b"1"])
+            with check_folder(files) as other:
+                files.publish(f"{other}/first", [b"1"])
+            assert everything(tmp_path / "root") == [f"{folder}/small/record"]
+
+        assert list((tmp_path / "root").iterdir()) == []
 
     def test_path_may_begin_at_home(self, tmp_path: Path) -> None:
         """``/~/`` leads to the user's home on the server; folders are made there."""

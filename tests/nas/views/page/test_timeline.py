@@ -95,6 +95,16 @@ def test_plan_and_budget(tmp_path: Path) -> None:
     assert used == {"trials": (48, 64), "hours": (0.6, 2.0), "GPU-hours": (pytest.approx(0.5), None)}
 
 
+def test_amounts_of_the_budget(tmp_path: Path) -> None:
+    """Limits are shown as they were given, and great amounts in full."""
+    records = write_search(tmp_path, "search", [trial(0, score=0.5, cost={"seconds": 1.5, "gpu_seconds": 444_960.0})])
+    _begin_session(records, {"hours": 1.25, "gpu_hours": 1200.5})
+    page = lineage_page(read_snapshot(open_root(f"{tmp_path}/search"), BEGAN + 100))
+
+    assert "0.6 of 1.25<" in page
+    assert "124 of 1200.5<" in page
+
+
 @pytest.mark.slow
 def test_heads_of_the_plan_stand_above_its_cells(browser: Any, tmp_path: Path) -> None:
     """Each head of the plan's table begins, or ends if it holds numbers, where its cells do."""

@@ -11,7 +11,8 @@ import pytest
 
 from nas.core.errors import StorageError
 from nas.storage.maintenance.backend_checks.check import CheckResult, CheckStatus
-from nas.storage.maintenance.backend_checks.two_hosts import Peer, check_two_mounts, check_with_peer, find_peer
+from nas.storage.maintenance.backend_checks.peer import Peer, find_peer
+from nas.storage.maintenance.backend_checks.two_hosts import check_two_mounts, check_with_peer
 from nas.storage.open import open_root
 
 NAMES = [

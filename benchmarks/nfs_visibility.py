@@ -1,7 +1,7 @@
 """Delay until another machine can read a published file, compared with a raw read.
 
-    $ tests/support/nfs/with-nfs -- python benchmarks/handover.py     # two mounts of one NFS server: about 20 seconds
-    $ python benchmarks/handover.py --root /mnt/a/root --read-root /mnt/b/root
+    $ tests/support/nfs/with-nfs -- python benchmarks/nfs_visibility.py   # two mounts of one server: about 20 seconds
+    $ python benchmarks/nfs_visibility.py --root /mnt/a/root --read-root /mnt/b/root
 
 Published and raw files alternate, so that both see the same load. The reader looks each published name up before it
 exists, as a worker that starts early does. An NFS client may then deny the name for half a minute. A raw read
@@ -66,7 +66,7 @@ def main() -> None:
         parser.error(
             "--root and --read-root must be the same folder under two mounts; or run tests/support/nfs/with-nfs"
         )
-    folder = f"handover-{secrets.token_hex(4)}"
+    folder = f"visibility-{secrets.token_hex(4)}"
     writer, reader = open_root(f"{arguments.root}/{folder}"), open_root(f"{arguments.read_root}/{folder}")
     ours, raws, n_denied = list[float](), list[float](), 0
     try:
@@ -78,9 +78,9 @@ def main() -> None:
             raws.append(raw_s(writer, reader, f"raw-{n // 50}/{n:06d}", data))
     finally:
         shutil.rmtree(f"{arguments.root}/{folder}", ignore_errors=True)
-    print(f"{len(ours)} hand-overs of {arguments.bytes} bytes, none failed; {n_denied} names were denied until then")
+    print(f"{len(ours)} files of {arguments.bytes} bytes, none failed; {n_denied} names were denied at first")
     print(f"{'ms':10}{'p50':>8}{'p99':>8}{'max':>8}")
-    for name, times in (("handed", ours), ("raw", raws)):
+    for name, times in (("published", ours), ("raw", raws)):
         print(f"{name:10}" + "".join(f"{quantile(times, share):8.1f}" for share in (0.5, 0.99, 1)))
     beyond = quantile(ours, 0.99) - quantile(raws, 0.5)
     print(f"p99 beyond the raw round trip's median: {beyond:.1f} ms (target: under {LIMIT_MS:.0f})")

@@ -14,7 +14,7 @@ from nas.core.errors import HeirloomError
 from nas.core.names import CHECKS
 from nas.storage.blobs import BlobStore
 
-_OTHER_CHECKS_S = 2.0
+_OTHER_CHECKS_S = 20.0
 """Seconds to wait for other checks that are about to end."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from nas.storage.maintenance.backend_checks.check import CheckResult, CheckStatus
-from nas.storage.maintenance.backend_checks.folder import check_folder
+from nas.storage.maintenance.backend_checks.folder import check_folder, remove_files
 from nas.storage.maintenance.backend_checks.one_host import check_root
 from nas.storage.mounts import find_mount
 from nas.storage.open import open_root
@@ -81,6 +82,20 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     check(str(tmp_path / "old"))
 
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["old", "old/mine"]
+
+
+@pytest.mark.slow
+def test_another_check_ends_seconds_later(tmp_path: Path) -> None:
+    """The check that created the root waits with its removal until another, slow one has removed its files."""
+    root = open_root(str(tmp_path / "root"))
+    with check_folder(root):
+        other = "_check/other"
+        root.publish(f"{other}/file", [b"x"])
+        remover = threading.Timer(4, remove_files, [root.subfolder(other)])
+        remover.start()
+    remover.join()
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_serves_one_process() -> None:

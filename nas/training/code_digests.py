@@ -10,8 +10,9 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from importlib.machinery import ModuleSpec, all_suffixes
 from pathlib import Path
 from types import FunctionType
@@ -40,9 +41,10 @@ def code_digests(spec: Spec, built: Any) -> dict[str, str]:
     """
     class_ = type(built)
     if class_.__module__ in MAIN:  # a script also holds the call that runs the search
-        own = {class_.__qualname__: _digest(source := _source_of(class_))}
-        if not source:  # of a notebook
-            own[f"{class_.__qualname__}, methods"] = _digest(b"".join(map(_source_of, _methods(class_))))
+        classes = [base for base in class_.__mro__ if base.__module__ in MAIN]
+        own = {base.__qualname__: _digest(_source_of(base)) for base in classes}
+        if not _source_of(class_):  # of a notebook
+            own[f"{class_.__qualname__}, methods"] = _digest(b"".join(map(_source_of, _methods(classes))))
         found = _imported(_source_of(sys.modules["__main__"]), "", None)
     else:
         own, found = {}, _files_of(spec.target.rpartition(".")[0], None)
@@ -135,13 +137,16 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)  # finds ``base`` on the way
 
 
-def _methods(class_: type) -> Iterator[FunctionType]:
-    """Yields the functions of a class and of its base classes in the main module."""
-    for owner in (base for base in class_.__mro__ if base.__module__ in MAIN):
-        for member in vars(owner).values():
-            function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-            if isinstance(function, FunctionType):
-                yield function
+def _methods(classes: Iterable[type]) -> Iterator[FunctionType]:
+    """Yields the functions of classes, also those of their properties."""
+    for member in (member for class_ in classes for member in vars(class_).values()):
+        function: Any = member
+        if isinstance(member, staticmethod | classmethod):
+            function = member.__func__
+        elif isinstance(member, property | cached_property):
+            function = member.fget if isinstance(member, property) else member.func
+        if isinstance(function, FunctionType):
+            yield function
 
 
 def _source_of(thing: Any) -> bytes:

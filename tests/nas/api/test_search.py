@@ -683,6 +683,45 @@ def test_a_search_refuses_a_problem_that_was_changed_after_it() -> None:
         run_search(search, root=memory(), budget=1)
 
 
+BASES = """
+import nas
+from nas.tuners.random import RandomTuner
+
+
+class Base(nas.Problem):
+    metrics = (nas.Metric("score"),)
+    space = nas.ParameterSpace({"x": nas.Int(0, 99)})
+    def train(self, run):
+        return {"score": 1}
+
+
+class Mine(Base):
+    rate = 0.1
+
+
+class BaseTuner(RandomTuner):
+    n_asks = 1
+
+
+class MyTuner(BaseTuner):
+    pass
+
+
+nas.run_search(Mine, tuner=MyTuner, root="heirloom", name="s", budget=BUDGET)
+"""
+
+
+@pytest.mark.slow
+def test_changed_base_classes_of_a_script_are_refused(tmp_path: Path) -> None:
+    """The code of a part includes base classes in the same script, but not the call that runs the search."""
+    two, three = (BASES.replace("BUDGET", n_trials) for n_trials in "23")
+    for call in (two, three):
+        assert (done := script(tmp_path, call)).returncode == 0, done.stderr
+    last = three.replace("budget=3", "budget=4")
+    for old, new, name in (('{"score": 1}', '{"score": 2}', "Base"), ("n_asks = 1", "n_asks = 2", "BaseTuner")):
+        assert f"other code: {name} changed since session 2." in script(tmp_path, last.replace(old, new)).stderr
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import nas

@@ -102,13 +102,16 @@ def test_a_class_of_a_script_counts_without_the_rest_of_the_script(tmp_path: Pat
 
 
 def test_a_class_of_a_notebook_counts_by_its_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changed methods of the class or of its base class are noticed, other cells are not."""
+    """Changed methods and properties of the class or of its base class are noticed, other cells are not."""
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
 
-    def digests_of(scale: int = 1, kind: int = 1, call: int = 1) -> dict[str, str]:
-        base = f"class Base:\n    code_files = {{}}\n    def scaled(self, x): return {scale} * x\n"
+    def digests_of(scale: int = 1, kind: int = 1, data: int = 1, lazy: int = 1, call: int = 1) -> dict[str, str]:
+        base = "from functools import cached_property\n"
+        base += f"class Base:\n    code_files = {{}}\n    def scaled(self, x): return {scale} * x\n"
         mine = f"class Mine(Base):\n    @staticmethod\n    def kind(): return {kind}\n"
+        mine += f"    @property\n    def data(self): return {data}\n"
+        mine += f"    @cached_property\n    def lazy(self): return {lazy}\n"
         for cell in (base, mine, f"call = {call}"):  # IPython keeps cells there
             monkeypatch.setitem(linecache.cache, cell, (len(cell), None, cell.splitlines(keepends=True), cell))
             exec(compile(cell, cell, "exec"), vars(main))
@@ -116,4 +119,5 @@ def test_a_class_of_a_notebook_counts_by_its_methods(monkeypatch: pytest.MonkeyP
 
     first = digests_of()
     assert digests_of(call=2) == first
-    assert changed_files(first, digests_of(scale=2)) == changed_files(first, digests_of(kind=2)) == ["Mine, methods"]
+    for name in ("scale", "kind", "data", "lazy"):
+        assert changed_files(first, digests_of(**{name: 2})) == ["Mine, methods"]

@@ -20,6 +20,7 @@ from nas.core.metric import Metric
 from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.supernet import epoch_of
+from nas.core.tracebacks import error_line
 from nas.core.trial import Trial
 from nas.core.validation import check_int
 from nas.inheritance.optimizer_state import optimizer_tensors
@@ -265,7 +266,12 @@ class CellsProblem(ImageProblem):
     def test(self, run: TrialRun) -> dict[str, float]:
         """Returns the accuracy on the test images, and with a table the published one as ``table``."""
         found = super().test(run)
-        return found if self._table is None else {**found, "table": self._table.value(run.point, self._table_column)}
+        if self._table is not None:
+            try:
+                found["table"] = self._table.value(run.point, self._table_column)
+            except LookupError as error:  # the table has some of the cells
+                run.test_error = error_line(error)
+        return found
 
     def remarks(self, trials: Sequence[Trial], winner: Trial) -> list[str]:
         """Returns the agreement of the trials with the table, if there is one."""

@@ -155,8 +155,15 @@ class TabularProblem(Problem):
         return self._scores(point, self._known)
 
     def value(self, point: Point, column: str) -> float:
-        """Returns a point's value in any numeric column."""
-        return self.values(column)[self._row(point)]
+        """Returns a point's value in any numeric column.
+
+        Raises:
+            LookupError: the table has no such row, or no finite number in it.
+        """
+        value = self.values(column)[self._row(point)]
+        if not is_finite(value):
+            raise LookupError(f"the table {self._table_url} has no {column} for the point {point}")
+        return value
 
     def _scores(self, point: Point, columns: Mapping[str, str]) -> dict[str, float]:
         row = self._row(point)

@@ -197,6 +197,21 @@ def test_table_appears_in_tests_only(train: Train, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "error"),
+    [([*LARGEST.values(), "94"], "no row for the point"), ([*CELL.values(), ""], "no c10_test_200 for the point")],
+)
+def test_cell_that_the_table_lacks_is_tested(train: Train, tmp_path: Path, row: list[str], error: str) -> None:
+    """A finalist keeps its score on the test images if the table lacks its row or number."""
+    (tmp_path / "t.csv").write_text(",".join([*CELL, "c10_test_200"]) + "\n" + ",".join(row) + "\n")
+    problem = CellsProblem(**SMALL, table=str(tmp_path / "t.csv"))
+    run = train(problem, CELL, {Policy.SKIP_TRAIN}).again
+
+    assert problem.test(run).keys() == {"accuracy"}
+    assert run.test_error is not None
+    assert error in run.test_error
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"data": "svhn"}, r"problem.data='svhn': must be digits, fashion_mnist or cifar10"),

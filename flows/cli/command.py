@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.job_process import JobCommand, JobResult, job_orders, return_search
 from flows.cli.multirun import FinishedJob, job_label, run_jobs, tell_failures
-from flows.cli.only_options import no_such_tuner, value_of
+from flows.cli.only_options import OnlyOption, no_such_tuner, value_of
 from flows.cli.options import CONF, keys_of
 from flows.cli.output import prepare_streams, print_message, run_printing, show, tell
 from flows.cli.overrides import BUILT, Arguments, choices_of, explain, groups_of, help_text, unknown_key
@@ -194,7 +194,7 @@ class _Job:
     def _elsewhere(self, configuration: DictConfig, overrides: Sequence[str], label: str) -> JobCommand:
         """Returns the job as a command of its own."""
         arguments = self._arguments
-        own = [option.override for option in arguments.only if option.tuner in _tuner_names(configuration)]
+        own = [option.override for option in _own_options(configuration, arguments)]
         folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
         return JobCommand(
             words=(*self._words, *folder, *overrides, *own),
@@ -228,7 +228,8 @@ def _invocation(config: str, configuration: DictConfig, arguments: Arguments) ->
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        _apply_only(configuration, arguments)
+        for option in _own_options(configuration, arguments):
+            OmegaConf.update(configuration, *value_of(option.override), force_add=True)
         plain = OmegaConf.to_container(configuration, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigurationError(str(error).partition("\n")[0]) from error
@@ -240,20 +241,19 @@ def _invocation(config: str, configuration: DictConfig, arguments: Arguments) ->
     return Invocation(values, arguments.named, swept)
 
 
-def _apply_only(configuration: DictConfig, arguments: Arguments) -> None:
-    """Sets the options of the job's tuner.
+def _own_options(configuration: DictConfig, arguments: Arguments) -> list[OnlyOption]:
+    """Returns the options of the job's tuner.
 
     Raises:
-        ConfigurationError: the only job has another tuner.
+        ConfigurationError: all jobs have another tuner.
     """
-    from omegaconf import OmegaConf
-
     names = _tuner_names(configuration) if arguments.only else []
-    for option in arguments.only:
-        if option.tuner in names:
-            OmegaConf.update(configuration, *value_of(option.override), force_add=True)
-        elif not arguments.is_multirun:
-            raise no_such_tuner(option, names)
+    own = [option for option in arguments.only if option.tuner in names]
+    if arguments.swept.isdisjoint(("tuner", "tuner._target_", "experiment")):
+        for option in arguments.only:
+            if option not in own:
+                raise no_such_tuner(option, names)
+    return own
 
 
 def _tuner_names(configuration: DictConfig) -> list[str]:

@@ -66,10 +66,10 @@ def _read(text: str) -> OnlyOption:
 
 
 def _tuners(overrides: Sequence[str]) -> Iterator[str]:
-    """Yields the tuners that the overrides choose, without those of yaml files."""
+    """Yields the tuners that the overrides choose, without those of yaml files and of a ``glob``."""
     for text in overrides:
         key, _, value = text.lstrip("+").partition("=")
-        if key == "tuner":
+        if key == "tuner" and "glob(" not in value:
             yield from re.findall(r"[\w.]+", value.removeprefix("choice"))
         elif key == "tuner._target_":
             yield from (Spec(name).name for name in re.findall(r"[\w.]+", value))

@@ -58,6 +58,27 @@ def test_an_option_of_a_tuner_that_no_job_has(capsys: pytest.CaptureFixture[str]
         assert capsys.readouterr().err.startswith(f"heirloom: {line}")
 
 
+def test_an_option_of_a_tuner_that_no_preset_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """only.TUNER.KEY is refused in each job if the tuner comes from a preset and is another one."""
+    words = ["-m", "+experiment=fashion_mnist", "seed=1,2", "only.evolutoin.population_size=8"]
+
+    assert run_command("search", lambda _: pytest.fail("ran"), words) == 2
+    error = "only.evolutoin.population_size=8: no job has this tuner. The tuner is evolution"
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "no job" in line] == [
+        f"heirloom: job {n} (seed={n + 1}): {error}" for n in (0, 1)
+    ]
+
+
+def test_an_option_of_a_tuner_from_a_pattern() -> None:
+    """Tuners chosen by a pattern of Hydra get their options."""
+    sizes = []
+    words = ["-m", "+tuner=glob(evo*)", "seed=1,2", "only.evolution.population_size=8"]
+
+    assert run_command("search", lambda job: sizes.append(job.values["tuner"]["population_size"]) or 0, words) == 0
+    assert sizes == [8, 8]
+
+
 @pytest.mark.slow
 def test_errors_name_their_job(here: Path) -> None:
     """A mistake in one job's values is a line that names the job; the other job runs, and the status is 2."""

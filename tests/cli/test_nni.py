@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.commands import Command, only_search, records, run, trials, until
 from tests.support.nfs.guest import run_in_guest
+from tests.support.processes import parent_of
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +167,7 @@ def test_multi_phase_with_an_own_tuner_survives_a_kill(experiment: Path, api_url
 def spawned_ancestor(pid: int) -> int:
     """Returns a process or its nearest ancestor that multiprocessing has spawned, as Dask's workers are."""
     while b"spawn_main" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        pid = parent_of(pid)
     return pid
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.children_problem import KINDS
 from tests.support.commands import Command, trials, until
+from tests.support.processes import is_alive, parent_of
 
 pytestmark = pytest.mark.slow
 
@@ -86,17 +87,6 @@ def pid_of(role: str, folder: Path, number: int) -> int:
     return {"worker": worker, "keeper": parent_of(worker), "guard": parent_of(parent_of(worker))}[role]
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def alive(folder: Path, number: int = 0) -> list[str]:
     """Returns the files of a trial's processes that run."""
     return [path.name for path in folder.glob(f"{number}-*-*") if is_alive(int(path.name.rpartition("-")[2]))]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

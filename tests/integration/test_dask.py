@@ -15,7 +15,7 @@ from nas.executors.engine_worker import OPTIONS_VARIABLE
 from nas.storage.records import Records
 from tests.support.commands import Command, records, resume_line, run, trials, until
 from tests.support.dask_cluster import DaskCluster
-from tests.support.process_memory import memory_of
+from tests.support.processes import memory_of
 from tests.support.servers import S3, SECRET
 
 pytestmark = pytest.mark.slow

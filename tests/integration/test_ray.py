@@ -15,7 +15,7 @@ import pytest
 from nas.executors.engine_worker import OPTIONS_VARIABLE
 from nas.storage.records import Records
 from tests.support.commands import Command, records, resume_line, run, trials, until
-from tests.support.process_memory import memory_of
+from tests.support.processes import memory_of
 from tests.support.ray_nodes import RayNodes
 from tests.support.servers import S3
 

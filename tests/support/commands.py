@@ -27,6 +27,7 @@ from types import TracebackType
 from nas.core.trial import Trial
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from tests.support.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 TIMED = ("+tuner=random", "problem._target_=timed_problem.TimedProblem", "device=cpu", "threads=1")
@@ -171,9 +172,7 @@ def marked_processes(mark: str, name: str = MARK) -> list[int]:
 
 def _is_marked(pid: int, mark: str) -> bool:
     try:
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return False
-        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return is_alive(pid) and mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
 

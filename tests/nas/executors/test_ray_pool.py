@@ -26,6 +26,7 @@ from nas.storage.records import Records
 from nas.training.messages import Assignment, RuntimeSpec
 from tests.support.commands import until
 from tests.support.problems import TroubleProblem
+from tests.support.processes import parent_of
 from tests.support.ray_nodes import RayNodes
 from tests.support.recorded_display import RecordedDisplay
 
@@ -39,11 +40,6 @@ def nodes() -> Iterator[RayNodes]:
         for name, value in nodes.environment.items():
             patch.setenv(name, value)
         yield nodes
-
-
-def parent(pid: int) -> int:
-    """Returns the parent of a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Driver:
@@ -74,7 +70,7 @@ class Driver:
         assert found is not None
         pid = int(found["pid"])
         for _ in range(3):  # its keeper, its guard, the actor
-            pid = parent(pid)
+            pid = parent_of(pid)
         assert "ray::HeirloomWorker" in Path(f"/proc/{pid}/cmdline").read_text()
         return pid
 
@@ -116,7 +112,8 @@ def test_nodes_join_and_vanish(nodes: RayNodes, open_driver: Callable[..., Drive
     why = lost(first, 120)
     again = driver.start(0, "report", seconds=100, attempt=2)
     nodes.join()
-    os.kill(parent(driver.await_start(0, attempt=2)), signal.SIGTERM)  # the node's raylet, as Slurm and Kubernetes do
+    raylet = parent_of(driver.await_start(0, attempt=2))
+    os.kill(raylet, signal.SIGTERM)  # as Slurm and Kubernetes do
     planned = lost(again, 120)
     last = driver.start(0, "nothing", attempt=3)
     nodes.join()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nas.executors import supervisor
+from tests.support.processes import is_alive
 
 REPOSITORY = Path(__file__).parents[3]
 LESS = """
@@ -53,7 +54,7 @@ def test_everything_ends_on_other_systems(tmp_path: Path, system: str) -> None:
         command_pid = int(ours.recv(100))
         children = [int(file.read_text()) for file in files]
         ours.close()
-        until_ended(lambda: any(map(runs, [process.pid, command_pid, *children])), process)
+        until_ended(lambda: any(map(is_alive, [process.pid, command_pid, *children])), process)
 
 
 def until_ended(holds: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
@@ -63,10 +64,3 @@ def until_ended(holds: Callable[[], bool], process: subprocess.Popen[bytes] | No
             process.poll()
         assert time.monotonic() < until_s
         time.sleep(0.02)
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -1,9 +1,26 @@
-"""The memory of other processes, in which a test looks for what must not be there."""
+"""Other processes: whether they run, their parents, and their memory, in which a test looks for secrets."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs; a zombie does not."""
+    try:
+        return _fields_of(pid)[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def parent_of(pid: int) -> int:
+    """Returns the parent of a process."""
+    return int(_fields_of(pid)[1])
+
+
+def _fields_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def memory_of(pid: int) -> bytes:

@@ -134,13 +134,14 @@ class ProcessPool(WorkerPool):
             self._logs.remove()
 
     def _shorten_logs(self) -> None:
+        workers = self._workers.copy()
         while not self._is_closed.wait(LOG_INTERVAL_S):
-            for worker in self._workers:
+            for worker in workers.copy():
                 try:
                     worker.shorten_log()
                 except OSError as error:
                     logger.warning("a slot's log stays long: %s", error)
-                    return
+                    workers.remove(worker)
 
     def _worker_of(self, slot: int | None) -> WorkerProcess:
         return self._workers[(slot or 0) % len(self._workers)]

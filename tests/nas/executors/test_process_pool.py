@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ from tests.support.problems import (
     TroubleProblem,
     TwiceProblem,
 )
+from tests.support.processes import is_alive
 from tests.support.scripted_executor import ListTuner
 
 REPOSITORY = Path(__file__).parents[3]
@@ -180,14 +182,6 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     driver = Driver(tmp_path_factory.mktemp("driver") / "search")
     yield driver
     driver.close()
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class TestWarmWorker:
@@ -730,6 +724,30 @@ class TestStops:
         closing.join()
 
         assert (has_closed, worker_runs) == (True, False)
+
+    def test_log_that_can_not_be_cut(
+        self, open_driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A log that can't be cut is left alone after one warning; those of other slots are still cut."""
+        calls: Counter[WorkerProcess] = Counter()
+        of_other_pools = threading.enumerate()
+
+        def shorten_log(worker: WorkerProcess) -> None:
+            if threading.current_thread() in of_other_pools:
+                return
+            calls[worker] += 1
+            if worker is next(iter(calls)):
+                raise OSError("the disk there is on fire")
+
+        monkeypatch.setattr("nas.executors.process_pool.LOG_INTERVAL_S", 0.01)
+        monkeypatch.setattr(WorkerProcess, "shorten_log", shorten_log)
+        open_driver(slots=2)
+        until(lambda: max(calls.values(), default=0) > 5)
+
+        assert sorted(min(n_calls, 2) for n_calls in calls.values()) == [1, 2]
+        assert [record.getMessage() for record in caplog.records] == [
+            "a slot's log stays long: the disk there is on fire"
+        ]
 
     def test_closing_ends_starting_workers(self, open_driver: Callable[..., Driver]) -> None:
         """close during a worker's start leaves no process and starts no trial; a closed pool starts none."""

@@ -148,14 +148,14 @@ class Collection:
 
     def _inheritable(self, trials: Sequence[Trial]) -> frozenset[int]:
         from nas.core.lineage import restore_log
-        from nas.tuners.base import inheritable
+        from nas.tuners.base import inheritable, least_seen
 
         in_stage = [t for t in trials if t.stage == self.plan.search.name and t.more_epochs is None]
         if self.tuner is None:
             return frozenset(trial.number for trial in in_stage)
         n_slots = self.identity["slots"] if self.identity["deterministic"] else None
         log = restore_log(in_stage, deterministic_slots=n_slots)
-        return inheritable(self.tuner, log, sum(len(trial.learned) for trial in in_stage), in_stage)
+        return inheritable(self.tuner, log, least_seen(in_stage, deterministic=n_slots is not None), in_stage)
 
     def _show(self, plan: CollectionPlan, stored: Sequence[BlobInfo], *, dry: bool) -> None:
         from flows.views.terminal import open_console, print_table

@@ -10,7 +10,7 @@ from nas.core.learning_order import LearningOrder
 from nas.core.lineage import Lineage, LineageLog, missing_results, restore_log
 from nas.core.point import point_key
 from nas.core.trial import Proposal, Trial
-from nas.tuners.base import Answer, Tuner, inheritable
+from nas.tuners.base import Answer, Tuner, inheritable, least_seen
 
 
 class ProposalLog:
@@ -219,4 +219,5 @@ class ProposalLog:
         in_stage = self.in_stage()
         if self._tuner is None:
             return frozenset(t.number for t in in_stage)
-        return inheritable(self._tuner, self._log, self._n_seen, in_stage)
+        n_seen = least_seen(in_stage, deterministic=self._order is not None)
+        return inheritable(self._tuner, self._log, n_seen, in_stage)

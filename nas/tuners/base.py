@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,7 @@ from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.supernet import comparable, shared_epochs
-from nas.core.trial import Proposal, Trial
+from nas.core.trial import DONOR_RULES, Proposal, Trial
 from nas.spaces.space import Space
 from nas.training.proxy_scores import ProxyScores
 
@@ -153,14 +154,25 @@ class Tuner(RecordsArguments, ABC):
         return random.Random(f"{self.seed}/{number}" + (f"/{self.n_refused}" if self.n_refused else ""))
 
 
+def least_seen(in_stage: Sequence[Trial], *, deterministic: bool) -> int:
+    """Returns how many results later proposals and donor rules of unfinished trials see at least.
+
+    Args:
+        in_stage: All trials of the search stage.
+        deterministic: Whether a donor rule chooses among the results that the trial's proposal saw.
+    """
+    seen = list(itertools.accumulate((len(trial.learned) for trial in in_stage if trial.is_counted), initial=0))
+    by_rule = [t for t in in_stage if not (t.is_finished or DONOR_RULES.isdisjoint(t.proposal.weight_donors))]
+    return min((seen[trial.index + 1] for trial in by_rule), default=seen[-1]) if deterministic else seen[-1]
+
+
 def inheritable(tuner: Tuner, log: LineageLog, n_seen: int, in_stage: Sequence[Trial]) -> frozenset[int]:
-    """Returns the trials that a later proposal may name as donor.
+    """Returns the trials that later proposals, and donor rules of unfinished trials, may name as donors.
 
     Args:
         tuner: The search's tuner.
         log: The results in the order learned.
-        n_seen: The number of results that the tuner had seen at its last proposal. A later ask shows at least these.
-            The others may appear as running.
+        n_seen: The number of results that all of these see (``least_seen``). The others may appear as running.
         in_stage: All trials of the search stage.
     """
     if missing_results(in_stage):  # then later asks are shown another log

@@ -144,6 +144,19 @@ class TestDeterministic:
         assert found == expected
         assert [t.proposal for t in weights_deleted.load()[0]] == [t.proposal for t in calm.load()[0]]
 
+    @pytest.mark.parametrize("rule", ["global_recent", "global_best"])
+    def test_collections_change_no_donor_by_rule(self, rule: str) -> None:
+        """With deterministic=true a rule gives a trial that waits again the same donor, whatever was deleted."""
+        tuner, found = RandomTuner(SPACE, (METRIC,), seed=3, donor=rule), []
+        for stops in ((), (2, 1, 3), (4, 4)):
+            records = fresh_records()
+            plan = {"slots": 3, "stops": stops, "ends": {5: [LOST, COMPLETE]}, "deterministic": True}
+            found.append(run(records, tuner, collects=bool(stops), **plan))
+            assert any(trial.weights_deleted for trial in records.load()[0]) == bool(stops)
+
+        assert any(found[0].values())
+        assert found[1:] == found[:1] * 2
+
     def test_weights_are_deleted(self) -> None:
         """In such a search most trials lose their weights."""
         records = fresh_records()

@@ -253,7 +253,8 @@ class EnginePool(WorkerPool):
 
     def call(self, action: Action, subject: Trial | ProxyRequest) -> Mapping[str, Any]:
         """Tests, exports or computes proxies as a task, and as another if its worker is lost."""
-        for n_left in reversed(range(MAX_CALLS)):
+        n_lost = 0
+        while True:
             order = Order(Call(action, subject))
             with self._lock:
                 self._enqueue(order)
@@ -261,9 +262,9 @@ class EnginePool(WorkerPool):
                 answer: Mapping[str, Any] = order.wait()
                 return answer
             except WorkerLostError as error:
-                if not n_left or self._is_closed.is_set():
+                n_lost += error.counts
+                if n_lost == MAX_CALLS or self._is_closed.is_set():
                     raise ActionError(f"{action} of trial {subject.number}: {error}") from error
-        raise AssertionError("the last call returns or raises")
 
     def _task_of(self, job: int) -> tuple[str, EngineTask] | None:
         return next(((key, task) for key, task in self._tasks.items() if task.job == job), None)

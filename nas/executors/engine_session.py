@@ -183,7 +183,7 @@ class EngineSession(ABC):
     def _end(self, key: str, task: Task) -> None:
         with self._lock:
             del self._tasks[key]
-            if not self.is_closed and not task.engine.has_left:
+            if not self.is_closed and task.engine.left is None:
                 self._idle.append((time.monotonic(), task.engine))
                 return
         task.engine.close()
@@ -207,7 +207,7 @@ class EngineSession(ABC):
 
 
 def _lost(content: Assignment | JobStart | Call, why: str) -> Message:
-    """Returns the message of an order that never began; it does not count as an attempt."""
+    """Returns the message of an order that can't run here any more; it costs no attempt."""
     match content:
         case JobStart(job=job):
             return JobLeftWorker(job, lost=why, counts=False)
@@ -220,6 +220,8 @@ def _answer(engine: EngineWorker, call: Call) -> Message:
     try:
         return Answered(dict(engine.call(call.action, call.subject)))
     except ActionError as error:
+        if engine.left is not None:
+            return _lost(call, engine.left)
         return Refused(str(error), isinstance(error.__cause__, WorkerLostError))
     except Exception as error:
         return WorkerUnfit.of(error)

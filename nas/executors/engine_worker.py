@@ -213,7 +213,8 @@ class EngineWorker:
         self._has_checked = False
         self._running: Trial | None = None
         self._decision: tuple[int, int, Callable[[bool], None]] | None = None
-        self._leaving: str | None = None
+        self.left: str | None = None
+        """Why ``leave`` was called: it can run nothing more."""
 
     def run(self, assignment: Assignment, post: Callable[[Event | WorkerUnfit], None]) -> Event | WorkerUnfit:
         """Runs an attempt and returns what ends it.
@@ -235,8 +236,8 @@ class EngineWorker:
                 event = run_attempt(self._pool, assignment, self._posting(post))
             finally:
                 self._running = None
-        if isinstance(event, TrialLost) and self._leaving is not None:
-            return TrialLost(trial.job, trial.number, self._leaving, counts=False)
+        if isinstance(event, TrialLost) and self.left is not None:
+            return TrialLost(trial.job, trial.number, self.left, counts=False)
         return _portable(event)
 
     def resume(self, job_start: JobStart, post: Callable[[Event | WorkerUnfit], None]) -> None:
@@ -264,18 +265,13 @@ class EngineWorker:
 
     def leave(self, why: str) -> None:
         """Interrupts the running trial, which does not count as an attempt, and ends the process."""
-        self._leaving = why
+        self.left = why
         until_s = time.monotonic() + LEAVE_TIMEOUT_S
         if (running := self._running) is not None:
             self._pool.stop(running, "interrupt")
             while self._running is not None and time.monotonic() < until_s:
                 time.sleep(0.02)
         self.close()
-
-    @property
-    def has_left(self) -> bool:
-        """Whether ``leave`` was called: it can run nothing more."""
-        return self._leaving is not None
 
     def close(self) -> None:
         """Ends the process. Any thread may call it, repeatedly."""

@@ -15,7 +15,8 @@ class HeldProblem(Problem):
     """Scores each point with its ``x`` after three reports.
 
     Args:
-        hold: A folder. Trial n goes on reporting while the file ``n`` lies in it, and puts ``held-n`` beside it.
+        hold: A folder. Trial n goes on reporting while the file ``n`` lies in it, and puts ``held-n`` beside it. Its
+            test waits for the file ``test-n`` in the same way.
     """
 
     metrics = (Metric("score"),)
@@ -41,6 +42,9 @@ class HeldProblem(Problem):
     def test(self, run: TrialRun) -> dict[str, float]:
         if run.point["x"] == 1:
             raise RuntimeError("no test today")
+        while (self.hold / f"test-{run.number}").exists():
+            (self.hold / f"held-test-{run.number}").touch()
+            time.sleep(0.05)
         return {"score": run.point["x"] / 3}
 
 

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,23 @@ def test_a_preempted_worker_costs_no_attempt(drive: Callable[..., Driver], clust
     assert "000000.left-1.json" in driver.records.files.names("trials")
     whys = ["left: its worker got SIGTERM", *["left: its worker was closed"] * nanny]  # its nanny may be first
     assert any(why in line for why in whys for line in driver.display.lines)
+
+
+def test_a_preempted_worker_costs_a_test_no_try(drive: Callable[..., Driver], cluster: DaskCluster) -> None:
+    """SIGTERM to a worker that tests a trial: the test waits for the next worker and runs there."""
+    driver = drive()
+    hold = driver.hold(0).rename(driver.folder / "hold" / "test-0")
+    wait = driver.start(1)
+    first = cluster.join()
+    [trial] = wait()
+    tested = ThreadPoolExecutor().submit(driver.executor.call, "test", trial)
+    until((hold.parent / "held-test-0").exists, what="the test")
+    first.send(signal.SIGTERM)
+    until(lambda: not first.leftovers(), what="the end of the worker")
+    hold.unlink()
+    cluster.join()
+
+    assert tested.result(120) == {"metrics": {"score": 0.0}}
 
 
 def test_one_worker_serves_many_jobs(drive: Callable[..., Driver], cluster: DaskCluster) -> None:

@@ -12,12 +12,13 @@ from nas.core.errors import StorageError
 from nas.core.spec import Spec
 from nas.core.trial import Proposal, Trial
 from nas.executors.engine_pool import EnginePool, EngineTask
-from nas.executors.engine_session import Message
+from nas.executors.engine_session import Answered, Message
 from nas.executors.engine_worker import EngineSpec, PackedOrder, WorkerUnfit
-from nas.executors.events import Event, ExecutorFailed, JobLeftWorker, Notice, ProxiesComputed
+from nas.executors.events import Event, ExecutorFailed, JobLeftWorker, Notice, ProxiesComputed, TrialLost
 from nas.executors.pool import compute_proxies, resume_job
 from nas.executors.process_pool import ProcessPool
 from nas.training.messages import JobStart, ProxyRequest, RuntimeSpec
+from tests.support.commands import until
 from tests.support.recorded_display import RecordedDisplay
 
 
@@ -112,6 +113,25 @@ def test_a_kill_takes_back_what_no_worker_has_begun(capacity: int) -> None:
     assert pool.events == [JobLeftWorker(3, lost=overdue, counts=False)]
     assert outcomes == [ProxiesComputed(request, error=overdue, is_lost=True)]
     assert len(pool.keys) == (capacity and 10)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_only_unplanned_losses_use_up_the_tries_of_a_call(counts: bool) -> None:
+    """The proxies of candidates are computed after any number of preemptions, but not after three kills."""
+    pool, request = ScriptedPool(10), ProxyRequest(number=4, seed=0, names=("naswot",), points=({"width": 3},))
+    outcomes: list[Event] = []
+    computing = threading.Thread(target=lambda: outcomes.append(compute_proxies(pool, request)))
+    computing.start()
+    for n in range(10, 13):
+        until(lambda: len(pool.keys) == n, 20)  # noqa: B023
+        pool.answer(n - 1, "tcp://a", TrialLost(0, 4, "its worker left", counts))
+    if not counts:
+        until(lambda: len(pool.keys) == 13, 20)
+        pool.answer(12, "tcp://b", Answered({"values": [{"naswot": 1.0}], "error": None}))
+    computing.join(20)
+
+    lost = ProxiesComputed(request, error="proxies of trial 4: its worker left (on tcp://a)", is_lost=True)
+    assert outcomes == [lost if counts else ProxiesComputed(request, [{"naswot": 1.0}])]
 
 
 def test_a_resumed_job_of_a_closed_pool_costs_no_attempt(tmp_path: Path) -> None:

@@ -154,6 +154,8 @@ class MlflowCallback(LoggerCallback):
     def _log_winner(self, outcome: SearchOutcome) -> None:
         if (winner := outcome.winner) is not None:
             self._client.set_tag(self._run, "heirloom.winner", str(winner.number))
+            is_shared = "true" if self.has_shared_score(winner) else "false"  # the winner of a later session may differ
+            self._client.set_tag(self._run, "shared_score", is_shared)
             metrics = {f"winner.{name}": value for name, value in winner.metrics.items()}
             self._log(self._run, {}, metrics, self._session)
 

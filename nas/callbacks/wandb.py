@@ -131,7 +131,9 @@ class WandbCallback(LoggerCallback):
         }
         for number, scores in tests.items():
             run.log({"trial": number, **scores})
-        found = {f"winner.{name}": value for name, value in winner.metrics.items()}
+        found: dict[str, Any] = {f"winner.{name}": value for name, value in winner.metrics.items()}
+        if self.has_shared_score(winner):
+            found["shared_score"] = "true"
         run.summary.update({"winner": winner.number, **found, **tests.get(winner.number, {})})
         run.finish()
 

@@ -29,6 +29,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.spec import Spec
+from nas.core.supernet import UNTRAINED
 from nas.core.trial import State, Trial, trial_name
 from nas.search.definition import Search
 from nas.spaces.parameters.numeric import Int
@@ -43,6 +44,7 @@ from tests.support.servers import eventually, is_listening
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of the trackers' own imports
 ROOT = Path(__file__).parents[2]
 STEPS = [1, 2, 3]
+SHARED = sample_trial(1, score=0.9, policies=UNTRAINED, donor=0)
 Capture = pytest.CaptureFixture[str]
 
 
@@ -71,7 +73,8 @@ def run_callback(callback: Callback, trials: list[Trial], folder: Path, **outcom
     """Calls a callback as a search whose trials end in this order does."""
     lineage = Lineage.of(sorted(trials, key=lambda trial: trial.number))
     search: dict[str, Any] = {"name": "s", "url": str(folder), "id": "0", "session": 1, "stages": ("search",)}
-    search |= {"metrics": (Metric("accuracy"),), "budget": Budget(trials=9), "identity": {}, "lineage": Lineage.of([])}
+    search |= {"metrics": (Metric("accuracy"),), "budget": Budget(trials=9), "lineage": Lineage.of([])}
+    search["identity"] = {"problem": {"target": "p"}, "tuner": {"target": "t"}, "seed": 0}
     callback.on_search_start(SearchInfo(**search, log_dir=str(folder)))
     for ended in trials:
         callback.on_trial_end(ended)
@@ -288,6 +291,21 @@ class TestMlflow:
             if trial.number in found.tests:
                 assert nested_run.data.metrics["test.score"] == found.tests[trial.number]["metrics"]["score"]
 
+    def test_winner_with_a_shared_score_is_marked(self, tmp_path: Path) -> None:
+        """The search's run says whether shared weights gave the winner's score, also after a later session."""
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        logger = Spec("nas.callbacks.mlflow.MlflowCallback", {"tracking_uri": uri}).build()
+        tool, found = mlflow.MlflowClient(uri), []
+        for winner in (SHARED, sample_trial(2, score=0.9)):
+            run_callback(logger, [winner], tmp_path, winner=winner)
+            [parent] = tool.search_runs(
+                [tool.get_experiment_by_name("heirloom").experiment_id], "tags.`heirloom.winner` != ''"
+            )
+            found.append((parent.data.tags["heirloom.winner"], parent.data.tags["shared_score"]))
+
+        assert found == [("1", "true"), ("2", "false")]
+
     def test_new_search_in_the_same_folder(self, mlflow_server: str, tmp_path: Path, capfd: Capture) -> None:
         """It gets a run of its own on a server, and the runs of the deleted search stay; nothing is printed.
 
@@ -378,6 +396,15 @@ class TestWandb:
             assert stored["config"]["point.x"] == trial.point["x"]
             assert stored["summary"].get("inherited") == trial.inherited_share
             assert stored["job_type"] == trial.stage
+
+    def test_winner_with_a_shared_score_is_marked(self, tmp_path: Path) -> None:
+        """The result says that shared weights gave the winner's score."""
+        pytest.importorskip("wandb")
+        logger = Spec("nas.callbacks.wandb.WandbCallback", {"mode": "offline"}).build()
+        run_callback(logger, [SHARED], tmp_path, winner=SHARED)
+        [file] = tmp_path.glob("wandb/offline-run-*-result/*.wandb")
+
+        assert read_wandb(file)["summary"].items() >= {"winner.accuracy": 0.9, "shared_score": "true"}.items()
 
     def test_interrupted_session(self, tmp_path: Path) -> None:
         """It has no test scores, and leaves the result of an earlier session as it is."""

@@ -257,10 +257,12 @@ def _with_head_size(point: Point) -> Point:
     """Returns a point with the head size in place of the width.
 
     Raises:
-        PointError: it is no dict with sizes.
+        PointError: it is no dict with sizes, or has a head size.
     """
     if type(point) is not dict:
         raise PointError("the point must be a dict. Give the sizes by name.")
+    if "head_size" in point:
+        raise PointError("head_size: must not be in the point, since the width gives it. Leave it out.")
     sizes = Sizes.of(point)
     named = {"n_layers": sizes.n_layers, "n_heads": sizes.n_heads, "head_size": sizes.width // sizes.n_heads}
     return {**named, "mlp_ratio": sizes.mlp_ratio, **_others(point)}

@@ -144,6 +144,7 @@ def test_wrong_points_are_refused() -> None:
     for change, message in (
         ({"width": 9, "n_heads": 2}, "width=9: must be a multiple of n_heads"),
         ({"width": 24}, "head_size"),
+        ({"width": 24, "head_size": 16}, "head_size: must not be in the point"),
         ({"n_layers": True}, "n_layers=True: must be a whole number"),
         ({"other": 1}, "other"),
     ):

@@ -32,6 +32,7 @@ from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
+from nas.search.session import ONLY_AT_REPORTS
 from nas.search.session_code import session_code
 from nas.storage.open import search_url
 from nas.storage.records import Records, mark_outdated
@@ -50,10 +51,6 @@ TELL_S = 1.0
 """Seconds of that wait after which a line tells of it."""
 SWITCH_S = 0.0005
 """Thread switch interval: with Python's 5 ms, a return from the disk may wait 5 ms."""
-ONLY_AT_REPORTS = (
-    "at the end of budget.hours (or gpu_hours) a trial stops at its next report; one that never reports runs on. "
-    "runner=processes kills it"
-)
 NEVER_BEGAN = SearchFailedError("Prefect ended the flow before it began")
 
 
@@ -230,7 +227,7 @@ class Engine:
             state = f"resumes after {count(len(done), 'finished trial')}" if trials else "starts"
             progress.note(f"search {context.name} {state}, in {records.files.url}")
             if pipeline.budget.stops_trials and context.machine.runner in ("debug", "threads"):
-                progress.note(f"runner={context.machine.runner}: {ONLY_AT_REPORTS}")
+                progress.note(f"runner={context.machine.runner}: {ONLY_AT_REPORTS}. runner=processes kills it")
             session = max(past_sessions(records), default=0) + 1
             session_run = SessionRun(pipeline, context, limits, code, session, progress, only_finals, callbacks)
             self._prefect(session_run) if context.machine.runner in WITH_PREFECT else self._alone(session_run)

@@ -23,6 +23,9 @@ from nas.training.job import Job
 Runner = Literal["debug", "threads", "processes"]
 END_TIMEOUT_S = 5.0
 """Seconds that the end of a session waits for code that can't be ended."""
+ONLY_AT_REPORTS = (
+    "at the end of budget.hours (or gpu_hours) a trial stops at its next report; one that never reports runs on"
+)
 
 
 def run_session(
@@ -82,6 +85,9 @@ def run_session(
     except BaseException:
         executor.close()
         raise
+    if runner != "processes" and pipeline.budget.stops_trials:
+        text = f"runner={runner}: {ONLY_AT_REPORTS}. runner=processes kills it"
+        observe(Notice(ONLY_AT_REPORTS if train_many else text))
     try:
         settings = pipeline.controller_settings(code)
         with lease.naming_takeover():

@@ -41,7 +41,7 @@ from nas.core.policy import PolicyPlan, Stage
 from nas.search.lease import SearchLease
 from nas.search.more_epochs import MoreEpochs
 from nas.search.pipeline import SearchPipeline
-from nas.search.session import run_session
+from nas.search.session import ONLY_AT_REPORTS, run_session
 from nas.storage.open import open_root
 from nas.storage.records import Records
 from nas.storage.sessions import last_export
@@ -122,6 +122,15 @@ def test_loop_is_a_search_like_any_other() -> None:
     assert {trial.job for trial in found.lineage} == {0}
     assert found.standing == "finished"
     assert found.winner is not None
+
+
+def test_hours_that_end_no_silent_trial_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The end of the hours stops only trials that report, which a line says."""
+    with opened(memory(), budget=Budget(trials=1, hours=1.0)) as search:
+        for run in search:
+            finish(run)
+
+    assert [text for text in caplog.messages if ONLY_AT_REPORTS in text] == [ONLY_AT_REPORTS]
 
 
 @pytest.mark.parametrize("is_caught", [False, True])

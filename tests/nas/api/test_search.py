@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 from nas import (
+    Budget,
     Callback,
     Choice,
     Int,
@@ -38,12 +39,13 @@ from nas import (
     load,
     run_search,
 )
+from nas.core.budget import AtDeadline
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.core.policy import Policy
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
 from nas.search.search_init import SearchInit
-from nas.search.session import Runner
+from nas.search.session import ONLY_AT_REPORTS, Runner
 from nas.stoppers.median import MedianStopper
 from nas.storage.open import open_root
 from nas.storage.records import Records
@@ -655,6 +657,26 @@ def test_a_trial_that_saves_no_weights_is_told_once(
     assert len(lines) == n_lines
     assert all(line.startswith("trial 0 saved no weights: children can't inherit") for line in lines)
     assert all(line.endswith("Call run.save(network) in train") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("runner", "at_deadline", "is_told"),
+    [
+        ("debug", "stop", True),
+        ("threads", "stop", True),
+        ("debug", "finish", False),
+        pytest.param("processes", "stop", False, marks=pytest.mark.slow),
+    ],
+)
+def test_hours_that_end_no_silent_trial_are_told(
+    runner: Runner, at_deadline: AtDeadline, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In this process the end of the hours stops only trials that report, which a line says with the remedy."""
+    budget = Budget(trials=1, hours=1.0, at_deadline=at_deadline)
+    run_search(SEARCH, root=tmp_path, runner=runner, budget=budget)
+
+    told = f"runner={runner}: {ONLY_AT_REPORTS}. runner=processes kills it"
+    assert [text for text in caplog.messages if ONLY_AT_REPORTS in text] == [told] * is_told
 
 
 @pytest.mark.parametrize("returned", [None, {}, 0.5])

@@ -32,6 +32,7 @@ from nas.training.messages import LOG_DIR
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Tuner
+from nas.tuners.shared.stateful import StatefulTuner
 
 _LOOP_ENDED = "the loop ended"
 _MEASURED = frozenset({Ability.STATIC_METRICS, Ability.MEASURE, Ability.EXAMPLE_BATCH})
@@ -122,11 +123,15 @@ class SearchLoop:
         if self._thread is None or (self._has_ended and not self._thread.is_alive()):
             return
         is_open = self._open is not None and not self._open.has_result
-        if error is not None or is_open or self._has_work():
-            self._stop()
-        if self._open is not None:
-            self._open.end(error)
-        self._join(self._thread)
+        has_work = True
+        try:
+            has_work = error is not None or is_open or self._has_work()
+        finally:
+            if has_work:
+                self._stop()
+            if self._open is not None:
+                self._open.end(error)
+            self._join(self._thread)
         if self._error is not None and (error is None or isinstance(error, TrialInterrupted)):
             raise self._error
 
@@ -237,9 +242,12 @@ class SearchLoop:
         plan = pipeline.prepared.plan
         if any(not trial.is_finished for trial in trials):
             return True
-        if pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.is_counted for t in trials)):
+        if any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later):
             return True
-        return any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later)
+        if not pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.is_counted for t in trials)):
+            return False
+        is_asked = isinstance(pipeline.prepared.tuner, StatefulTuner)  # by the session alone
+        return is_asked or not pipeline.tuner_is_exhausted(trials)
 
 
 class _LoopTrial:

@@ -178,10 +178,10 @@ class SearchPipeline:
             return bound
         if self._jobs_are_used_up(trials):
             return "jobs"
-        if self._tuner_is_exhausted(trials):
+        if self.tuner_is_exhausted(trials):
             return "tuner"
         bound = self._bound_of_epochs(trials, *planned)
-        return bound if bound and self._tuner_is_exhausted(trials, allows_epochs=False) else None
+        return bound if bound and self.tuner_is_exhausted(trials, allows_epochs=False) else None
 
     def has_finals(self) -> bool:
         """Returns whether the winner is exported, and no trial is left to train.
@@ -285,8 +285,8 @@ class SearchPipeline:
             return False
         return not self.prepared.jobs.active_jobs(in_stage, self.records.ended_jobs())
 
-    def _tuner_is_exhausted(self, trials: Sequence[Trial], *, allows_epochs: bool = True) -> bool:
-        """Asks the tuner, without running a trial."""
+    def tuner_is_exhausted(self, trials: Sequence[Trial], *, allows_epochs: bool = True) -> bool:
+        """Asks the tuner for another proposal, without running it, and returns whether there is none."""
         search = self.prepared.search
         runtime = RuntimeSpec(problem=search.problem, url=self.records.files.url, options={})
         pool = InProcessPool(runtime, self.records.files, self.prepared.problem)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nas.core.errors import ConfigurationError
+from nas.core.validation import short_repr
 from nas.inheritance.channel_edits import Shares, Weights, edit_channels, tensors_of
 from nas.inheritance.shape_rules import storage_refusal
 from nas.spaces.graphs.branching import Branch, Merge, Split
@@ -47,8 +48,12 @@ def morph(network: Network, weights: Mapping[str, Tensor], operation: Operation)
 
     Raises:
         PointError: the operation is not possible in this network.
-        ConfigurationError: the weights are of another network, or have no data.
+        ConfigurationError: the weights are of another network, or have no data; or it is no operation.
     """
+    if not isinstance(operation, Operation):
+        raise ConfigurationError(
+            f"operation={short_repr(operation)}: must be an operation on networks. Pass nas.draw_move(...).operation"
+        )
     _check_data(network, weights)
     return _morphed(network, weights, operation)
 

@@ -396,6 +396,12 @@ def test_foreign_weights_are_refused() -> None:
             morph(small(), wrong, Widen(1, 4))
 
 
+def test_data_of_an_operation_is_refused() -> None:
+    """A dict that records an operation is named, with the call that draws one."""
+    with pytest.raises(ConfigurationError, match=r"operation=\{'kind': 'widen'.*must be an operation.*nas\.draw_move"):
+        morph(small(), state_of(small()), Widen(1, 4).to_json())  # type: ignore[arg-type]
+
+
 def test_every_operation_is_tested() -> None:
     """The table of tests has every operation that keeps the function."""
     undone = {Merge, FuseStride}  # test_merge_undoes_split_and_branch

@@ -156,7 +156,7 @@ class SupernetTuner(Tuner):
         subnets = subnets_of(lineage)
         self.inner.n_refused = self.n_refused
         try:
-            answer = self.inner.ask(subnets, len(subnets), job)
+            answer = self.inner.ask(subnets, len(lineage.only(_is_counted_subnet)), job)
         finally:
             self.inner.n_refused = 0
         return self._as_subnet(answer, shared.epoch) if isinstance(answer, Proposal) else answer
@@ -189,7 +189,8 @@ class SupernetTuner(Tuner):
         return inner
 
     def _is_due(self, shared: SharedWeights) -> bool:
-        is_open = shared.n_epochs < self.warm_up_epochs or len(shared.subnets) >= self.subnets_per_epoch
+        n_subnets = sum(trial.is_counted for trial in shared.subnets)
+        is_open = shared.n_epochs < self.warm_up_epochs or n_subnets >= self.subnets_per_epoch
         return shared.n_epochs < self.n_epochs and is_open
 
     def _propose_epoch(self, lineage: Lineage, shared: SharedWeights) -> Proposal:
@@ -295,6 +296,10 @@ def space_of_subnets(space: Space) -> Space:
     raise ConfigurationError(
         "problem.space: must be the space of a supernet (SupernetSpace) for a one-shot tuner. Choose problem=cells"
     )
+
+
+def _is_counted_subnet(trial: Trial) -> bool:
+    return is_no_epoch(trial) and trial.is_counted
 
 
 def _donor(trial: Trial) -> Donor:

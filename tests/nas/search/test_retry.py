@@ -291,6 +291,17 @@ def test_supernet_epochs_that_the_tuner_repeated_are_left_out(sessions: Sessions
     assert [trial.retry_of for trial in epochs] == [None, None, None, 2, None]
 
 
+def test_retries_of_subnets_change_no_later_proposal(sessions: Sessions) -> None:
+    """Neither the numbers of the inner tuner nor ``subnets_per_epoch`` count them."""
+    tuner = Spec.of(RspsTuner, n_epochs=2, warm_up_epochs=1, subnets_per_epoch=4, n_rescored=0)
+    undisturbed = in_search(Sessions().run(8, problem=Shared, tuner=tuner))
+    sessions.run(3, 1, 2, problem=Shared, tuner=tuner)
+    found = in_search(sessions.run(8, problem=Shared, tuner=tuner, retry="failed"))
+
+    assert [trial.retry_of for trial in found if trial.retry_of is not None] == [1, 2]
+    assert [trial.point for trial in found if trial.retry_of is None] == [trial.point for trial in undisturbed]
+
+
 def test_failed_export_does_not_replace_an_earlier_one(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry whose export fails keeps the files of the export before."""
     sessions.run(4)

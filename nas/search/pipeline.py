@@ -538,7 +538,9 @@ class SearchPipeline:
 
         def check(trial: Trial) -> None:
             nonlocal is_checked
-            if is_checked or trial.inherited is None or trial.resolved_donor != init.weights:
+            is_lost = trial.inheritance.get("replaced", {}).get(init.weights, 0) is None
+            is_used = trial.inherited is not None and trial.resolved_donor == init.weights
+            if is_checked or not (is_lost or is_used):
                 return
             is_checked = True
             if (text := unused_weights(init, trial)) is not None:

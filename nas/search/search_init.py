@@ -92,10 +92,15 @@ class SearchInit:
 def unused_weights(init: SearchInit, trial: Trial) -> str | None:
     """Returns a notice if a trial inherited no parameter of the initial weights, else None.
 
-    The trial must have called ``run.inherit``.
+    The trial must have called ``run.inherit``, unless the weights are gone.
     """
     if trial.inherited:
         return None
+    if trial.resolved_donor is None:
+        return (
+            f"init.weights ({init.file or init.weights}): the weights are gone, so trial {trial.number} trained from "
+            "scratch. Restore them from a backup, or begin a search under another name"
+        )
     reasons = (f" ({name}: {why})" for name, why in trial.inheritance.get("not_copied", {}).items())
     return (
         f"init.weights ({init.file or init.weights}): trial {trial.number} inherited no parameter"

@@ -30,16 +30,17 @@ def other_search_checkpoint(records: Records, donor: str) -> Checkpoint | None:
 
 
 def donors_for_other_searches(records: Records) -> frozenset[int]:
-    """Returns the trials of this search that unfinished trials of other searches name as donors.
+    """Returns the trials of this search that other searches need as donors.
 
-    Searches that this user may not read are left out.
+    Their unfinished trials name them, or they are initial weights, which later trials may need, too. Searches that
+    this user may not read are left out.
     """
     prefix = f"{records.files.name}:"
     found: set[str] = set()
     for name in filter(NAME.fullmatch, records.files.sibling_names()):
         try:
-            unfinished = Records(records.files.sibling(name)).unfinished()
-        except CorruptError as error:  # which stops that search, too
+            donors = _donors_of(Records(records.files.sibling(name)))
+        except (ConfigurationError, CorruptError) as error:  # which stops that search, too
             logger.warning("search %s: its donors can't be read: %s", name, error)
             continue
         except StorageError as error:
@@ -47,6 +48,12 @@ def donors_for_other_searches(records: Records) -> frozenset[int]:
                 raise
             logger.info("search %s is left out, no permission to read it: %s", name, error)  # lost+found, say
             continue
-        donors = (str(donor) for trial in unfinished for donor in trial.proposal.weight_donors)
         found.update(donor.removeprefix(prefix) for donor in donors if donor.startswith(prefix))
     return frozenset(int(number) for number in found if number.isdecimal())
+
+
+def _donors_of(records: Records) -> list[str]:
+    """Returns the initial weights of a search and the donors of its unfinished trials."""
+    header = records.header() or {}
+    weights = (header.get("identity", {}).get("init") or {}).get("weights")
+    return [str(weights), *(str(donor) for trial in records.unfinished() for donor in trial.proposal.weight_donors)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import traceback
 from collections.abc import Mapping
@@ -362,6 +363,25 @@ def test_weights_that_do_not_fit_are_reported(
     assert [text for text in texts if "saved no weights" not in text] == (first is not None) * [
         f"init.weights ({init.file}): trial {first} inherited no parameter (weight: no donor has this "
         "name). Check that they are weights of the same kind of network"
+    ]
+
+
+def test_weights_that_are_gone_are_reported(tmp_path: Path) -> None:
+    """A search that goes on without its initial weights says so once."""
+    root = str(tmp_path)
+    run_search(search("random.RandomTuner", SearchInit()), root=root, name="old", budget=1)
+    prepared = search("random.RandomTuner", SearchInit.read(None, "old:0")).build()
+    records = Records(open_root(root).subfolder("new"))
+    claim_identity(records, prepared)
+    import_weights(records, prepared.search.init)
+    shutil.rmtree(tmp_path / "old")
+    events: list[Event] = []
+
+    run_session(SearchPipeline(prepared, records, Budget(trials=3)), observe=events.append)
+
+    assert [event.text for event in events if isinstance(event, Notice) and "init" in event.text] == [
+        "init.weights (old:0): the weights are gone, so trial 0 trained from scratch. Restore them from a backup, or "
+        "begin a search under another name"
     ]
 
 

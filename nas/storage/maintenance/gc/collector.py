@@ -62,7 +62,7 @@ class CollectorSettings:
     Attributes:
         metrics: The problem's metrics; the first ranks.
         finalists: Returns the trials that later stages, tests and the export need, given all trials.
-        other_searches: Returns the trials that unfinished trials of other searches name as donors.
+        other_searches: Returns the trials that other searches need as donors.
         uses_ancestors: Whether an ancestor replaces a donor without weights.
         slots: Number of trials that may write at the same time.
         session: Number of the session that collects; 0: a dry run.

@@ -27,7 +27,7 @@ class Roots:
     Attributes:
         inheritable: Trials that later proposals may name, by ``Tuner.may_inherit_from``.
         finalists: Trials that a later stage, a test or the export needs; the best trial is one of them.
-        other_searches: Trials that unfinished trials of other searches name as donors.
+        other_searches: Trials that unfinished trials, or initial weights, of other searches name as donors.
         uses_ancestors: Whether an ancestor replaces a donor without weights (``on_missing_weights=ancestor``).
     """
 
@@ -40,7 +40,7 @@ class Roots:
 DONORS = "donors of waiting or running trials"
 ANCESTORS = "ancestors that replace trials without weights"
 FINALISTS = "finalists and the best"
-OTHER_SEARCHES = "donors of other searches' trials"
+OTHER_SEARCHES = "donors of other searches"
 INHERITABLE = "trials that the tuner may still inherit from"
 
 

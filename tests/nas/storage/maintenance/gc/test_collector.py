@@ -22,10 +22,13 @@ from nas.core.reference import Reference
 from nas.core.trial import State, Trial
 from nas.inheritance.donors.other_searches import donors_for_other_searches
 from nas.storage.maintenance.gc.collector import CollectionPlan, CollectorSettings, GarbageCollector
+from nas.storage.maintenance.gc.mark import OTHER_SEARCHES
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
+from nas.storage.record_format import FORMAT
 from nas.storage.records import Records
 from tests.support.record_files import sealed
+from tests.support.sample_searches import IDENTITY
 from tests.support.stored_trials import all_files, real_checkpoint, trial
 
 METRIC = Metric("accuracy")
@@ -191,6 +194,20 @@ class TestCollection:
         assert set(plan.weights_deleted) == {4}
         assert plan.n_kept == 1
         assert_readable(records, trials[:4])
+
+    def test_initial_weights_of_other_searches_stay(self, records: Records) -> None:
+        """A trial that is ``init.weights`` of another search stays, also while that search has no unfinished trial."""
+        publish(records, *(whole(records, number, score=number / 10) for number in range(3)))
+        other = Records(records.files.sibling("other"))
+        identity = {**IDENTITY, "init": {"points": [], "weights": "mine:0"}}
+        metrics = [{"name": "score", "direction": "maximize"}]
+        other.publish("search.json", {"format": FORMAT, "identity": identity, "metrics": metrics})
+        publish(other, trial(0))
+        Records(records.files.sibling("later")).publish("search.json", {"format": FORMAT + 1})
+        plan = collect(records, Retention("best:1"))
+
+        assert set(plan.weights_deleted) == {1}
+        assert plan.marked[0] == OTHER_SEARCHES
 
     def test_folders_that_are_closed_to_this_user(self, records: Records, tmp_path: Path) -> None:
         """A folder beside the search that this user can't read (such as lost+found) is ignored."""

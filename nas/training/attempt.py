@@ -54,6 +54,7 @@ class Attempt:
         self._trial = replace(assignment.trial, started=time.time())
         self._began = time.perf_counter()
         self._static_metrics_error = ""
+        self._reason_of_missing = Reason.NO_METRIC
         self._static_metrics_cost: dict[str, float] = {}
         self.run = TrialRun(
             self._trial,
@@ -93,7 +94,9 @@ class Attempt:
         self._channel.started()
         runtime.restore_settings(self._n_slots)
         began_s = time.perf_counter()
-        known, self._static_metrics_error = read_static_metrics(runtime.problem, trial, self._measure)
+        known, self._static_metrics_error = read_static_metrics(
+            runtime.problem, trial, self._measure, self._note_early_error
+        )
         self._trial = replace(self._trial, static_metrics=known)
         if known:
             self._static_metrics_cost = {"static_metrics_seconds": time.perf_counter() - began_s}
@@ -101,6 +104,12 @@ class Attempt:
         runtime.restore_settings(self._n_slots)
         seed_everything(trial.seed)
         return None
+
+    def _note_early_error(self, error: BaseException) -> None:
+        """Takes note of an error of the static metrics, without keeping what its frames hold."""
+        self._runtime.note_error(error)
+        if is_out_of_memory(error):
+            self._reason_of_missing = Reason.OUT_OF_MEMORY
 
     def settle(self, returned: object = None, *, error: BaseException | None = None) -> Trial | None:
         """Records the result. Returns None if the attempt was interrupted; the trial will run again.
@@ -255,7 +264,7 @@ class Attempt:
                 name = missing[0]
                 remedy = f"Call run.finish({name}=value)" if run.has_ended else f"Return {{'{name}': value}} from train"
                 error += f". {remedy}, or declare other metrics"
-            return trial.fail(Reason.NO_METRIC, run.result_error or error)
+            return trial.fail(self._reason_of_missing, run.result_error or error)
         if bad := not_finite(metrics):
             error = f"{source} {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return trial.fail(Reason.NOT_FINITE, run.result_error or error)

@@ -13,7 +13,6 @@ leave out biases and weights of normalization. Differs: dropout is off.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,12 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nas.core.point import Point
-from nas.core.tracebacks import error_line, raise_ctrl_c, traceback_of
 from nas.inheritance.module_state import lazy_layers
 from nas.training.problem import Problem
 from nas.training.seeds import random_state, seed_everything, set_random_state
 
-logger = logging.getLogger(__name__)
 _JITTER = 1e-5
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _InstanceNorm)
 _aten = torch.ops.aten
@@ -53,9 +50,6 @@ class ProxyScorer:
         names: The proxies: keys of ``PROXIES``, or ``synflow``.
         seed: The seed of the initial weights.
         device: ``cpu``, ``cuda`` or ``mps``.
-
-    Attributes:
-        error: The first error of a point's network as one line, or None.
     """
 
     def __init__(self, problem: Problem, names: Sequence[str], *, seed: int, device: str) -> None:
@@ -63,7 +57,6 @@ class ProxyScorer:
         self._names = names
         self._seed = seed
         self._device = device
-        self.error: str | None = None
         state = random_state()
         try:
             seed_everything(seed)
@@ -73,18 +66,10 @@ class ProxyScorer:
             set_random_state(state)
 
     def score(self, point: Point) -> dict[str, float]:
-        """Returns the proxies of a point; NaN if its network's code raises.
-
-        Random states do not change.
-        """
+        """Returns the proxies of a point. Random states do not change."""
         state = random_state()
         try:
             return {name: self._score(name, point) for name in self._names}
-        except BaseException as error:
-            raise_ctrl_c(error)
-            self.error = self.error or error_line(error)
-            logger.warning("proxies of %r failed: %s", point, traceback_of(error))
-            return dict.fromkeys(self._names, math.nan)
         finally:
             set_random_state(state)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -240,14 +241,21 @@ class TrialRuntime:
         from nas.training.proxies import ProxyScorer
 
         self.restore_settings()
-        values = []
+        values, line = [], None
         with self._problem_code():
             scorer = ProxyScorer(self.problem, request.names, seed=request.seed, device=self.spec.device)
             for point in request.points:
                 if self.leaves:
                     break
-                values.append(scorer.score(point))
-        return {"values": values, "error": scorer.error}
+                try:
+                    values.append(scorer.score(point))
+                except BaseException as error:
+                    raise_ctrl_c(error)
+                    self.note_error(error)
+                    line = line or error_line(error)
+                    logger.warning("proxies of %r failed: %s", point, traceback_of(error))
+                    values.append(dict.fromkeys(request.names, math.nan))
+        return {"values": values, "error": line}
 
     def declared_proxies(self, trial: Trial, declared: Collection[str]) -> dict[str, float]:
         """Returns those of the declared metrics that are proxies which the problem can give.

@@ -21,6 +21,7 @@ def read_static_metrics(
     problem: TrainableProblem,
     trial: Trial,
     measure: Callable[[Mapping[str, float]], Iterable[Mapping[str, float]]] = lambda known: (),
+    note_error: Callable[[BaseException], None] = lambda error: None,
 ) -> tuple[dict[str, float], str]:
     """Returns what is known of a trial's point before training, and an error's line.
 
@@ -31,6 +32,7 @@ def read_static_metrics(
         problem: The problem.
         trial: The trial. Its proposal may have proxies, which are known, too.
         measure: Yields further metrics. It gets those that are known so far, to which each of them is added.
+        note_error: Called with an error.
     """
     if is_epoch(trial):
         return {}, ""
@@ -41,6 +43,7 @@ def read_static_metrics(
             known |= plain_metrics(found)
     except BaseException as error:
         raise_ctrl_c(error)
+        note_error(error)
         line = error_line(error)
         logger.warning("static metrics of the point failed: %s", traceback_of(error))
     return finite_metrics(known), line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -80,6 +81,21 @@ class LinearProblem(BlindProblem):
         return (torch.zeros(1, 2),)
 
 
+class OverfullProblem(LinearProblem):
+    """The same, but a forward pass takes too much memory of a GPU."""
+
+    def build(self, point: Point) -> nn.Module:
+        return _Overfull()
+
+    def example_batch(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros(2, 2), torch.zeros(2)
+
+
+class _Overfull(nn.Module):
+    def forward(self, _: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
 def search(problem: type[Problem], **more: Any) -> tuple[list[Trial], Records]:
     root, arguments = f"memory://static_metrics/{uuid4().hex}", more.pop("arguments", {})
     prepared = Search(problem=Spec.of(problem, **arguments), tuner=Spec.of(GridTuner), **more)
@@ -125,6 +141,27 @@ def test_a_missing_static_objective_fails_the_trial() -> None:
 
     assert (trial.state, trial.reason) == (State.FAILED, Reason.NO_METRIC)
     assert "without flops; before training: LinearProblem.build raised ValueError: no such layer" in (trial.error or "")
+
+
+@pytest.mark.parametrize("objective", ["latency_s", "naswot"])
+def test_too_little_memory_for_a_static_objective_is_the_reason(objective: str) -> None:
+    """A metric or a proxy that a device had no memory for: the trial is FAILED by that."""
+    [trial], _ = search(OverfullProblem, arguments={"objective": objective})
+
+    assert (trial.state, trial.reason) == (State.FAILED, Reason.OUT_OF_MEMORY)
+    assert f"without {objective}; before training: " in (trial.error or "")
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB" in (trial.error or "")
+
+
+@pytest.mark.slow
+def test_a_device_error_of_static_metrics_costs_the_worker(tmp_path: Path) -> None:
+    """The trial trains, and the next one gets a new process."""
+    run_search(OverfullProblem, tuner=GridTuner, root=tmp_path, name="it", budget=2, runner="processes", finalists=1)
+    records = Records(open_root(str(tmp_path)).subfolder("it"))
+    first, second = (records.read_start(number, 1) or {} for number in range(2))
+
+    assert [trial.state for trial in records.load()[0][:2]] == [State.COMPLETE] * 2
+    assert first["pid"] != second["pid"]
 
 
 def test_a_measured_objective_is_not_deterministic() -> None:

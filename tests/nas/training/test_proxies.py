@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas.core.point import Point
+from nas.core.spec import Spec
+from nas.training.messages import ProxyRequest, RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.proxies import ProxyScorer, jacov, naswot, snip, synflow
+from nas.training.runtime import TrialRuntime
 from nas.training.seeds import random_state
 
 INPUTS = torch.tensor([[1.0, -2.0, 0.5], [0.5, 1.0, -1.0], [-1.0, 0.25, 2.0], [2.0, 1.5, 1.0]])
@@ -158,11 +162,12 @@ def test_synflow_sees_ones_behind_the_normalization_of_pixels() -> None:
 class TinyProblem(Problem):
     """Builds a perceptron of ``width``; counts its batches."""
 
+    error = Exception()
     n_batches = 0
 
     def build(self, point: Point) -> nn.Module:
         if point["width"] == 13:
-            raise RuntimeError("unlucky width")
+            raise self.error
         layers = [nn.LazyLinear(point["width"]), nn.BatchNorm1d(point["width"]), nn.ReLU(), nn.Dropout(0.5)]
         return nn.Sequential(*layers, nn.Linear(point["width"], 2))
 
@@ -202,16 +207,25 @@ def test_scoring_changes_no_random_state() -> None:
     assert torch.equal(before["torch"], after["torch"])
 
 
-def test_a_failing_network_has_nan() -> None:
-    """The first error is kept, and the other points are scored."""
+@pytest.mark.parametrize(
+    ("error", "is_of_device"),
+    [(RuntimeError("unlucky width"), False), (torch.OutOfMemoryError("CUDA out of memory at an unlucky width"), True)],
+)
+def test_a_failing_network_has_nan(error: Exception, is_of_device: bool, tmp_path: Path) -> None:
+    """The first error is kept, and the other points are scored; after one of the device, the worker is unfit."""
     problem = TinyProblem()
-    scorer = ProxyScorer(problem, ALL, seed=0, device="cpu")
-    bad, good = scorer.score({"width": 13}), scorer.score({"width": 12})
+    problem.error = error
+    runtime = TrialRuntime(RuntimeSpec(problem=Spec.of(TinyProblem), url=str(tmp_path), options={}), problem=problem)
+    points = tuple({"width": width} for width in (13, 12))
+    answer = runtime.proxies(ProxyRequest(number=0, seed=0, names=ALL, points=points))
+    bad, good = answer["values"]
 
     assert all(math.isnan(value) for value in bad.values())
     assert all(math.isfinite(value) for value in good.values())
-    assert "unlucky width" in (scorer.error or "")
+    assert bad.keys() == good.keys()
+    assert "unlucky width" in answer["error"]
     assert problem.n_batches == 1
+    assert (runtime.device_error is not None) == is_of_device
 
 
 def test_synflow_needs_no_data() -> None:

@@ -97,9 +97,10 @@ def _winner_lines(
     """Yields the winner's scores, ancestors and point, and what it lacks."""
     lineage, metric = summary.lineage, metrics[0]
     is_shared = has_shared_score(winner, {trial.number: trial for trial in lineage}.get)
-    shown = f"{score(winner.metrics[metric.name])}{SHARED if is_shared else ''}"
+    shared = SHARED if is_shared else ""
     rule = ", chosen by export=best" if export == "best" else ""
-    yield f"best: trial {winner.number} ({winner.stage}), validation {metric.name} {shown}{rule}"
+    shown = f"{metric.name} {score(winner.metrics[metric.name])}{shared}"
+    yield f"best: trial {winner.number} ({winner.stage}), validation {shown}{rule}"
     if is_shared:
         yield UNTRAINED
     if final is not None and not any(t.stage == final.name and t.state == State.COMPLETE for t in lineage):
@@ -113,7 +114,7 @@ def _winner_lines(
         yield better
     test = summary.tests.get(winner.number, {})
     if test.get("metrics"):
-        yield "test: " + ", ".join(f"{name} {score(value)}" for name, value in test["metrics"].items())
+        yield "test: " + ", ".join(f"{name} {score(value)}{shared}" for name, value in test["metrics"].items())
     if "error" in test:
         yield f"test: failed: {test['error']}"
     yield "ancestors: " + " <- ".join(str(t.number) for t in [winner, *lineage.ancestors(winner.number)])

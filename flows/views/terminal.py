@@ -133,7 +133,7 @@ def summary_lines(snapshot: Snapshot) -> list[str]:
     said = "winner" if best.get("trial") == trial.number else "best so far"
     shared = SHARED if trial.number in snapshot.shared_scores else ""
     scores = [f"{name} {number(value)}{shared}" for name, value in trial.metrics.items()]
-    scores += [f"test {name} {number(value)}" for name, value in tested.items()]
+    scores += [f"test {name} {number(value)}{shared}" for name, value in tested.items()]
     lines.append(f"{said}: trial {trial.number} ({trial.stage}): {', '.join(scores)}{descent}")
     lines += filter(None, [finals_line(snapshot.lineage, trial, snapshot.metric, snapshot.final)])
     lines += front_lines(snapshot.lineage, snapshot.metrics)

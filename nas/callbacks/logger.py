@@ -57,9 +57,13 @@ class LoggerCallback(Callback, ABC):
         """Writes the result of the session; leaves open runs unfinished."""
 
     def result_fields(self, trial: Trial) -> dict[str, str]:
-        """Returns donor, state, and ``shared_score`` if the score is one of shared weights."""
-        fields = {"donor": "none" if trial.donor is None else str(trial.donor), "state": str(trial.state)}
-        return fields | ({"shared_score": "true"} if self.has_shared_score(trial) else {})
+        """Returns donor, state and ``shared_mark``."""
+        donor = "none" if trial.donor is None else str(trial.donor)
+        return {"donor": donor, "state": str(trial.state), **self.shared_mark(trial)}
+
+    def shared_mark(self, trial: Trial) -> dict[str, str]:
+        """Returns ``shared_score`` if the score is one of shared weights."""
+        return {"shared_score": "true"} if self.has_shared_score(trial) else {}
 
     def has_shared_score(self, trial: Trial) -> bool:
         """Returns whether the score is one of shared weights, and no accuracy of the architecture."""

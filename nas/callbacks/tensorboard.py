@@ -147,8 +147,10 @@ class TensorBoardCallback(LoggerCallback):
         assert self._overview is not None
         try:
             for number, test in sorted(outcome.tests.items()):
+                is_shared = self.has_shared_score(outcome.lineage[number])
                 for name, value in test.get("metrics", {}).items():
-                    self._overview.add_scalar(f"test/{name}", value, number)
+                    tag = f"test_with_shared_weights/{name}" if is_shared else f"test/{name}"
+                    self._overview.add_scalar(tag, value, number)
             for writer in (self._overview, *self._writers.values()):
                 writer.close()
             self._writers.clear()

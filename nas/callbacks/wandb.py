@@ -125,16 +125,17 @@ class WandbCallback(LoggerCallback):
         """Writes a run of the winner, and of test scores in a row for each finalist."""
         run = self._open(f"{self._search_id}-result", self._group, "result", {})
         run.define_metric("test.*", step_metric="trial", summary="none")
+        run.define_metric("shared_score", summary="none")
         tests = {
             number: {f"test.{name}": value for name, value in test.get("metrics", {}).items()}
             for number, test in sorted(outcome.tests.items())
         }
         for number, scores in tests.items():
-            run.log({"trial": number, **scores})
-        found: dict[str, Any] = {f"winner.{name}": value for name, value in winner.metrics.items()}
-        if self.has_shared_score(winner):
-            found["shared_score"] = "true"
-        run.summary.update({"winner": winner.number, **found, **tests.get(winner.number, {})})
+            run.log({"trial": number, **scores, **self.shared_mark(outcome.lineage[number])})
+        found = {f"winner.{name}": value for name, value in winner.metrics.items()}
+        run.summary.update(
+            {"winner": winner.number, **found, **self.shared_mark(winner), **tests.get(winner.number, {})}
+        )
         run.finish()
 
 

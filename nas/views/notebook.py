@@ -31,7 +31,7 @@ def results_html(snapshot: Snapshot) -> str:
         shared = SHARED if best.number in snapshot.shared_scores else ""
         scores = ", ".join(f"{markup(name)} {number(value)}{shared}" for name, value in best.metrics.items())
         tested = snapshot.tests.get(best.number, {}).get("metrics") or {}
-        on_test = "".join(f", test {markup(name)} {number(value)}" for name, value in tested.items())
+        on_test = "".join(f", test {markup(name)} {number(value)}{shared}" for name, value in tested.items())
         lines.append(f"best: trial {best.number}, {scores}{on_test}")
     better = finals_line(snapshot.lineage, snapshot.winner, snapshot.metric, snapshot.final)
     lines += [] if better is None else [markup(better)]

@@ -33,9 +33,10 @@ def trial_summary(trial: Trial, tests: Tests, *, is_shared: bool = False) -> str
         lines.append(f"retry of {trial.retry_of}")
     if trial.more_epochs is not None:
         lines.append(f"goes on training {trial.parents[0]} for {count(trial.more_epochs, 'epoch')}")
-    lines += [f"{name} {number(value)}{SHARED if is_shared else ''}" for name, value in trial.metrics.items()]
+    shared = SHARED if is_shared else ""
+    lines += [f"{name} {number(value)}{shared}" for name, value in trial.metrics.items()]
     tested: Mapping[str, float] = tests.get(trial.number, {}).get("metrics") or {}
-    lines += [f"test {name} {number(value)}" for name, value in tested.items()]
+    lines += [f"test {name} {number(value)}{shared}" for name, value in tested.items()]
     if trial.static_metrics:
         lines.append("costs " + ", ".join(f"{name} {number(value)}" for name, value in trial.static_metrics.items()))
     if trial.returned is not None:

@@ -123,6 +123,17 @@ class TestTensorBoard:
         assert (fields["parent"].string_value, fields["donor"].string_value) == ("0", str(trial.donor))
         assert (fields["point.x"].number_value, fields["generation"].number_value) == (60, 1)
 
+    def test_tests_with_shared_weights_are_apart(self, tmp_path: Path) -> None:
+        """Their scores are no points among those of trained networks."""
+        pytest.importorskip("tensorboard")
+        tests = {number: {"metrics": {"accuracy": number / 4}} for number in (1, 2)}
+        logger = Spec("nas.callbacks.tensorboard.TensorBoardCallback").build()
+        run_callback(logger, [SHARED, sample_trial(2, score=0.8)], tmp_path, tests=tests)
+        events = self.read(tmp_path / "search")
+
+        assert [(e.step, e.value) for e in events.Scalars("test/accuracy")] == [(2, 0.5)]
+        assert [(e.step, e.value) for e in events.Scalars("test_with_shared_weights/accuracy")] == [(1, 0.25)]
+
     def test_search_has_one_curve(self, tensorboard: tuple[Path, Results]) -> None:
         """The search's folder has the best score and the inherited share once for each trial."""
         folder, found = tensorboard
@@ -405,6 +416,19 @@ class TestWandb:
         [file] = tmp_path.glob("wandb/offline-run-*-result/*.wandb")
 
         assert read_wandb(file)["summary"].items() >= {"winner.accuracy": 0.9, "shared_score": "true"}.items()
+
+    def test_tests_with_shared_weights_are_marked(self, tmp_path: Path) -> None:
+        """Each row of a test says if shared weights gave the score; the summary is about the winner alone."""
+        pytest.importorskip("wandb")
+        final = sample_trial(2, score=0.8)
+        tests = {number: {"metrics": {"accuracy": 0.5}} for number in (1, 2)}
+        logger = Spec("nas.callbacks.wandb.WandbCallback", {"mode": "offline"}).build()
+        run_callback(logger, [SHARED, final], tmp_path, winner=final, tests=tests)
+        [file] = tmp_path.glob("wandb/offline-run-*-result/*.wandb")
+        found = read_wandb(file)
+
+        assert [(row["trial"], row.get("shared_score")) for row in found["history"]] == [(1, "true"), (2, None)]
+        assert "shared_score" not in found["summary"]
 
     def test_interrupted_session(self, tmp_path: Path) -> None:
         """It has no test scores, and leaves the result of an earlier session as it is."""

@@ -60,6 +60,7 @@ def comparison_columns(comparison: Comparison) -> dict[str, list[Any]]:
         "validation": [search.validation for _, search in rows],
         "validation_is_shared": [search.is_shared for _, search in rows],
         "test": [search.test for _, search in rows],
+        "test_is_shared": [search.is_shared and search.test is not None for _, search in rows],
         "best_trial": [None if winner is None else winner.number for winner in winners],
         "best_stage": [None if winner is None else winner.stage for winner in winners],
         "trials": [len(search.snapshot.lineage) for _, search in rows],
@@ -120,8 +121,8 @@ def search_texts(comparison: Comparison) -> dict[str, list[str]]:
     return {
         "name": [search.name for _, search in rows],
         "seed": [str(search.seed) for _, search in rows],
-        f"validation {name}": [_score(search.validation) + SHARED * search.is_shared for _, search in rows],
-        f"test {name}": [_score(search.test) for _, search in rows],
+        f"validation {name}": [_score(search.validation, search) for _, search in rows],
+        f"test {name}": [_score(search.test, search) for _, search in rows],
         "trials": [f"{len(search.snapshot.lineage):,}" for _, search in rows],
         "time": [duration(3600 * search.hours) for _, search in rows],
         "inherited": [cell("inherited", search.inherited) for _, search in rows],
@@ -211,5 +212,5 @@ def _test_notes(groups: Sequence[Group], pairs: Sequence[Pair]) -> Iterator[str]
         yield f"no paired test: no other group on its problem has two seeds in common with {base.label}"
 
 
-def _score(value: float | None) -> str:
-    return "" if value is None else score(value)
+def _score(value: float | None, search: ComparedSearch) -> str:
+    return "" if value is None else score(value) + SHARED * search.is_shared

@@ -122,10 +122,9 @@ class SearchLoop:
         self._is_inside = False
         if self._thread is None or (self._has_ended and not self._thread.is_alive()):
             return
-        is_open = self._open is not None and not self._open.has_result
         has_work = True
         try:
-            has_work = error is not None or is_open or self._has_work()
+            has_work = error is not None or self._has_work()
         finally:
             if has_work:
                 self._stop()
@@ -240,7 +239,10 @@ class SearchLoop:
         pipeline = self._opened.pipeline
         trials, _ = pipeline.records.load()
         plan = pipeline.prepared.plan
-        if any(not trial.is_finished for trial in trials):
+        left = {trial.number for trial in trials if not trial.is_finished}
+        if self._open is not None and self._open.is_decided and not isinstance(self._open.run.stop, TrialInterrupted):
+            left.discard(self._open.run.number)
+        if left:
             return True
         if any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later):
             return True
@@ -267,8 +269,13 @@ class _LoopTrial:
         Raises:
             ConfigurationError: it has none.
         """
-        if not self.has_result and self.run.stop is None:
+        if not self.is_decided:
             raise ConfigurationError(f"search.ask: trial {self.run.number} has no result. Call run.finish(...) before")
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it has its result, or was stopped."""
+        return self.has_result or self.run.stop is not None
 
     @property
     def has_ended(self) -> bool:
@@ -285,7 +292,7 @@ class _LoopTrial:
         """
         if self.has_ended:
             return
-        if not self.has_result and self.run.stop is None and not isinstance(error, Exception):
+        if not self.is_decided and not isinstance(error, Exception):
             error = self.run.stop = TrialInterrupted(_LOOP_ENDED)
         self._error = None if self.has_result else error
         self._ended.set()

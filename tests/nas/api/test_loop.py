@@ -286,6 +286,20 @@ def test_stopper_stops_a_trial() -> None:
     assert states(loop.results) == ["STOPPED", "COMPLETE"]
 
 
+def test_stop_of_the_last_trial_ends_the_search() -> None:
+    """A block whose last trial was stopped selects the winner, as after a last result."""
+    tuner = Spec.of(InOrderTuner, xs=[4, 0])
+    search = Search(problem=Spec.of(Untrained), tuner=tuner, stopper=Spec.of(StopsFirst))
+    with open_search(search, root=memory(), budget=2) as loop:
+        loop.ask().finish(score=4.0)
+        with pytest.raises(TrialStopped):
+            loop.ask().report(1, score=0.0)
+
+    assert states(loop.results) == ["COMPLETE", "STOPPED"]
+    assert loop.results.standing == "finished"
+    assert loop.results.winner is not None
+
+
 class StopsFirst(StopsAtZero):
     """``StopsAtZero`` with the metrics that a search gives."""
 

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import threading
 import time
@@ -40,6 +41,7 @@ from nas.storage.records import Records
 from nas.storage.resume_points import ResumePoints
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
+from nas.training.temporary_folders import PARENT_VARIABLE
 
 logger = logging.getLogger(__name__)
 MAX_SLOT_LOG_BYTES = 16_000_000
@@ -86,6 +88,8 @@ class WorkerProcess:
         self._spec = spec
         self._environment = environment
         self._log = log
+        self._folder = log.with_suffix("")
+        """Holds the worker's temporary folders."""
         self._log_lock = threading.Lock()
         self._process: SupervisedProcess | None = None
         self._connection: Connection | None = None
@@ -409,6 +413,8 @@ class WorkerProcess:
             raise WorkerLostError("its supervisor does not answer", counts=False)
 
     def _spawn(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)  # a worker that was killed left its folders
+        self._folder.mkdir(exist_ok=True)
         ours, theirs = multiprocessing.Pipe()
         python = [os.fsdecode(spawn.get_executable()), *util._args_from_interpreter_flags()]  # type: ignore[attr-defined]
         with theirs, self._log.open("ab") as log:
@@ -416,7 +422,7 @@ class WorkerProcess:
                 [*python, "-P", "-c", _PROGRAM, str(theirs.fileno())],  # -P: the working folder hides no module
                 output=log,
                 pass_fds=[theirs.fileno()],
-                environment={**os.environ, **self._environment},
+                environment={**os.environ, **self._environment, PARENT_VARIABLE: str(self._folder)},
             )
         self._connection, self._unfit = ours, None
         preparation = spawn.get_preparation_data("heirloom-worker")

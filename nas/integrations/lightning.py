@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from nas.core.errors import ConfigurationError
 from nas.integrations.training_state import ResumedTraining, TrainingState
+from nas.training.temporary_folders import temporary_folder
 from nas.training.trial_run import TrialRun
 
 _ARGUMENTS = frozenset(
@@ -114,7 +114,7 @@ def _checkpoint_of(trainer: Trainer) -> dict[str, Any]:
 
     ``fit`` does not read those, and they may be objects of any type.
     """
-    with tempfile.TemporaryDirectory(prefix="heirloom-checkpoint-") as folder:
+    with temporary_folder("heirloom-checkpoint-") as folder:
         path = Path(folder, "now.ckpt")
         trainer.save_checkpoint(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=False)  # written by this process

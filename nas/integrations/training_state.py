@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from nas.training.temporary_folders import temporary_folder
 from nas.training.trial_run import TrialRun
 
 
@@ -42,7 +43,7 @@ class ResumedTraining:
 
     def __init__(self, run: TrialRun) -> None:
         self.state: dict[str, Any] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryDirectory[str] | None = None
         if (found := run.resumed_from()) is not None:
             holder = TrainingState()
             found.load(holder)
@@ -52,7 +53,7 @@ class ResumedTraining:
     def folder(self) -> Path:
         """A temporary folder for the trainer's checkpoint; ``close`` deletes it."""
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="heirloom-resumed-")
+            self._folder = temporary_folder("heirloom-resumed-")
         return Path(self._folder.name)
 
     def close(self) -> None:

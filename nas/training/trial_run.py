@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from nas.core.checkpoint import Checkpoint
@@ -29,6 +29,7 @@ from nas.training.messages import EVERY_S, LOG_DIR, TrialChannel
 from nas.training.policy_scaling import PolicyScaling
 from nas.training.resume import ResumePointSaver, Resumption
 from nas.training.suggestion import checked_suggestion
+from nas.training.temporary_folders import temporary_folder
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +130,7 @@ class TrialRun(PolicyScaling):
         self._saved: Manifest | None = None
         self._parts: Mapping[str, TensorParts] = {}
         self._n_packs = 0
-        self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
+        self._folders: dict[str, TemporaryDirectory[str]] = {}
         self.lost: tuple[Donor, MissingError | CorruptError] | None = None
         self._taken_whole: Donor | None = None
         self._donor_tensors: list[_DonorTensors] = []
@@ -565,7 +566,7 @@ class TrialRun(PolicyScaling):
 
     def _folder(self, kind: str) -> Path:
         if kind not in self._folders:
-            self._folders[kind] = tempfile.TemporaryDirectory(prefix=f"heirloom-{self.number:06d}-{kind}-")
+            self._folders[kind] = temporary_folder(f"heirloom-{self.number:06d}-{kind}-")
         return Path(self._folders[kind].name)
 
     @contextmanager

@@ -279,6 +279,7 @@ class TroubleProblem(Problem):
                 "kill",
                 "sleep",
                 "sleep once",
+                "save",
                 "spin",
                 "report",
                 "hang",
@@ -354,6 +355,10 @@ class TroubleProblem(Problem):
             case "sleep once":
                 if sum(name.startswith(f"{run.number}-") for name in os.listdir(self.folder)) == 1:
                     time.sleep(seconds)
+            case "save":
+                (run.save_dir / "weights").write_bytes(b"large")
+                print(run.save_dir, flush=True)
+                time.sleep(seconds)
             case "spin":  # in C, and holding the interpreter's lock: no Python thread or handler runs
                 run.report(1, score=0.25)
                 print("before the hang")

@@ -967,6 +967,25 @@ def test_log_of_a_slot_is_bounded(
 
 
 @pytest.mark.slow
+def test_folders_of_a_killed_worker_are_removed(
+    open_driver: Callable[..., Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a trial past its time has saved goes when its slot's next worker starts, or with the driver's folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    driver = open_driver(timeout_s=2.0)
+    late, _ = driver.run(("save", 100), ("nothing", 0))
+    folder = Path(driver.records.log(0).splitlines()[-1])
+
+    assert late.reason == Reason.TIMEOUT
+    assert folder.name.startswith("heirloom-000000-save-")
+    assert folder.is_relative_to(tmp_path)
+    assert not folder.exists()
+    driver.close()
+    assert not [*tmp_path.glob("heirloom-*")]
+
+
+@pytest.mark.slow
 def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next driver removes the folder of a killed one, but not that of a live one."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -37,6 +37,12 @@ def arguments_of(instance: object) -> Mapping[str, Any] | None:
     return found
 
 
+def data_of(instance: object) -> dict[str, Any]:
+    """Returns the given ``data_arguments`` of an instance, by name."""
+    names: Collection[str] = getattr(instance, "data_arguments", ())
+    return {name: value for name, value in (arguments_of(instance) or {}).items() if name in names}
+
+
 def changed_argument(instance: object) -> str | None:
     """Returns the name of an argument whose attribute was changed after the construction, or None.
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
@@ -51,6 +54,27 @@ def escape_missing_characters() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def private_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Returns ``<name>`` by each form of a path or URL among the arguments."""
+    found: dict[str, str] = {}
+    for name, value in arguments.items():
+        given = os.fspath(value).rstrip("/") if isinstance(value, str | os.PathLike) else ""
+        if "://" in given:
+            found |= dict.fromkeys((given, without_passwords(given), remove_passwords(given)), f"<{name}>")
+        elif given:
+            path = os.path.expanduser(given)
+            found |= dict.fromkeys((os.path.abspath(path), os.path.realpath(path)), f"<{name}>")
+    return found
+
+
+def without_private(text: str, private: Mapping[str, str]) -> str:
+    """Returns the text without passwords of URLs and without the keys of ``private_texts``."""
+    longest_first = map(re.escape, sorted(private, key=len, reverse=True))
+    if private:
+        text = re.sub(rf"(?<!\w)({'|'.join(longest_first)})(?!\w)", lambda found: private[found[0]], text)
+    return without_passwords(text)
 
 
 def passwords_of(url: str) -> list[str]:

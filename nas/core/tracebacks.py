@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import signal
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from nas.core.redaction import without_passwords, without_private
 
 _HERE = str(Path(__file__).parents[1])
 _FLOWS = str(Path(__file__).parents[2] / "flows")
@@ -15,6 +20,7 @@ _SHIPPED = tuple(f"{_HERE}/{package}/" for package in ("problems", "tuners", "st
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _MAX_LINE = 300
+_FRAME = re.compile(r'(?<=File ")/[^"\n]+(?=", line )')
 
 
 def traceback_of(error: BaseException) -> str:
@@ -47,6 +53,17 @@ def error_line(error: BaseException) -> str:
     where = _method(error, is_users_file) or _method(error, lambda file: file.startswith(_SHIPPED))
     described = ": ".join(filter(None, [name, ends_of(text_of(error))]))
     return described if where is None else f"{where} raised {described}"
+
+
+def recorded_error(text: str, private: Mapping[str, str]) -> str:
+    """Returns the text of an error for a record: without ``private_texts`` and folders of frames."""
+    return without_private(_FRAME.sub(lambda found: _importable(found[0]), text), private)
+
+
+def _importable(file: str) -> str:
+    """Returns a file's path below the longest place of ``sys.path``, else its name."""
+    places = [place for place in map(os.path.abspath, sys.path) if file.startswith(f"{place}/")]
+    return file[len(max(places, key=len)) + 1 :] if places else os.path.basename(file)
 
 
 def raise_ctrl_c(error: BaseException) -> None:
@@ -82,8 +99,8 @@ def text_of(error: BaseException) -> str:
 
 
 def ends_of(text: str) -> str:
-    """Returns the first and the last line of a text as one line of bounded length."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """Returns the ends of a text as one line of bounded length, without passwords."""
+    lines = [line.strip() for line in without_passwords(text).splitlines() if line.strip()]
     line = " ... ".join([*lines[:1], *lines[1:][-1:]])
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
 

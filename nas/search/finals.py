@@ -113,13 +113,14 @@ class WinnerSelection:
                 raise TypeError(f"remarks returned {remarks[:60]!r}: must return a list of lines")
             return [str(line)[:_MAX_REMARK] for line in remarks[:_MAX_REMARKS]]
         except Exception as error:  # of the problem's code; the winner is known in any case
-            return [f"remarks: failed: {error_line(error)}"]
+            return [f"remarks: failed: {self._records.error_text(error_line(error))}"]
 
     def _export(self, executor: Executor, winner: Trial) -> dict[str, Any]:
         try:
             return dict(executor.call("export", winner))
         except ActionError as error:  # the winner's checkpoint remains
-            return {"export": None, "files": [], "missing": {"export": str(error).strip().splitlines()[0]}}
+            line = self._records.error_text(str(error).strip().splitlines()[0])
+            return {"export": None, "files": [], "missing": {"export": line}}
 
     def _test(self, executor: Executor, trial: Trial) -> dict[str, Any]:
         try:

@@ -12,12 +12,13 @@ from typing import Any, get_args
 
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
+from nas.core.arguments import data_of
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, Stage
 from nas.core.ranking import Export, Ranking
-from nas.core.redaction import public_line, remove_passwords
+from nas.core.redaction import private_texts, public_line, remove_passwords
 from nas.core.supernet import is_epoch
 from nas.core.tracebacks import text_of
 from nas.core.trial import State, Trial
@@ -129,6 +130,7 @@ class SearchPipeline:
             _check_log_dir(log_dir, records)
         self.prepared = prepared
         self.records = records
+        records.private = private_texts(data_of(prepared.problem))
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nas.core.errors import AlreadyPublishedError, ConfigurationError, CorruptError, StorageError
+from nas.core.tracebacks import recorded_error
 from nas.core.trial import Trial
 from nas.core.validation import path_in_errors, short_repr
 from nas.storage.blobs import BlobStore
@@ -54,10 +55,16 @@ class StartedAttempts:
 
 
 class Records:
-    """Reads and writes the records of one search. Every write is durable before it returns."""
+    """Reads and writes the records of one search. Every write is durable before it returns.
+
+    Attributes:
+        files: The search's folder.
+        private: Names that replace texts in errors (``nas.core.redaction.private_texts``).
+    """
 
     def __init__(self, files: BlobStore) -> None:
         self.files = files
+        self.private: Mapping[str, str] = {}
         self._stages: tuple[str, ...] | None = None
         self._deleted_by: dict[str, frozenset[int]] = {}  # by record name; a record never changes
 
@@ -73,6 +80,10 @@ class Records:
         except ValueError as error:
             raise StorageError(f"{path} can't be written: {error}") from error
         self.files.publish(path, [data], exclusive=True)
+
+    def error_text(self, text: str) -> str:
+        """Returns the text of an error as records hold it."""
+        return recorded_error(text, self.private)
 
     def read(self, path: str) -> dict[str, Any] | None:
         """Returns the record, or None if it does not exist."""
@@ -132,13 +143,17 @@ class Records:
 
     def publish_worker_exit(self, trial: Trial, reason: str) -> None:
         """Publishes that the worker of an attempt left by itself, so the attempt is not lost."""
-        record = {"trial": trial.number, "attempt": trial.attempt, "why": reason[-ERROR_BYTES:]}
+        record = {"trial": trial.number, "attempt": trial.attempt, "why": self.error_text(reason)[-ERROR_BYTES:]}
         with suppress(AlreadyPublishedError):
             self.publish(f"trials/{trial.number:06d}.left-{trial.attempt}.json", record)
 
     def commit(self, trial: Trial) -> Trial:
         """Publishes a result, cut to the limits. Returns the trial's first result, which counts."""
-        trial = shorten(trial)
+        error = None if trial.error is None else self.error_text(trial.error)
+        inheritance = dict(trial.inheritance)
+        if "warnings" in inheritance:
+            inheritance["warnings"] = [self.error_text(text) for text in inheritance["warnings"]]
+        trial = shorten(replace(trial, error=error, inheritance=inheritance))
         try:
             self.publish(_result_path(trial.number), trial.result_record())
         except AlreadyPublishedError:
@@ -150,7 +165,8 @@ class Records:
 
     def publish_job_end(self, job: int, *, n_trials: int, error: str | None) -> None:
         """Publishes that a job ended by itself."""
-        record = {"job": job, "n_trials": n_trials, "error": error and error[-ERROR_BYTES:]}
+        text = error and self.error_text(error)[-ERROR_BYTES:]
+        record = {"job": job, "n_trials": n_trials, "error": text}
         with suppress(AlreadyPublishedError):
             self.publish(f"jobs/{job:06d}.json", record)
 
@@ -311,6 +327,8 @@ class Records:
     def publish_test(self, record: Mapping[str, Any]) -> None:
         """Publishes the test record of a finalist, beside earlier ones of failed tests."""
         number = record["trial"]
+        if "error" in record:
+            record = {**record, "error": self.error_text(record["error"])}
         matches = filter(None, map(_TEST.fullmatch, self.files.names("tests")))
         last = max((int(match[2] or 1) for match in matches if int(match[1]) == number), default=0)
         self.publish(f"tests/{number:06d}{f'-{last + 1}' if last else ''}.json", record)

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from nas.core.arguments import data_of
 from nas.core.errors import ConfigurationError, StorageError
+from nas.core.redaction import private_texts
 from nas.core.reference import Reference
-from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, recorded_error, text_of
 from nas.core.trial import Trial
 from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
@@ -87,6 +89,8 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         references += [pack] if pack is not None else []
     else:
         missing["model.safetensors"] = NO_WEIGHTS
+    private = private_texts(data_of(problem))
+    missing = {name: recorded_error(text, private) for name, text in missing.items()}
     contents["architecture.json"] = json.dumps(architecture, indent=2).encode()
     contents["export.json"] = json.dumps({"missing": missing}, indent=2).encode()
     references += [files.publish(f"{folder}/{name}", [data]) for name, data in contents.items()]

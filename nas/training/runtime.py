@@ -11,9 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nas.core.arguments import data_of
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
+from nas.core.redaction import private_texts
 from nas.core.supernet import is_epoch
 from nas.core.tracebacks import error_line, raise_ctrl_c, text_of, traceback_of
 from nas.core.trial import Trial
@@ -69,6 +71,7 @@ class TrialRuntime:
         self.files = open_root(spec.url, spec.options) if files is None else files
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
+        self.records.private = private_texts(data_of(self.problem))
         self._train_many = train_many
         if problem is None and not self.problem.is_apart:  # others start a command for each trial
             self._check_code()

@@ -52,8 +52,8 @@ class HostProcess:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
-        except PermissionError:
-            return False
+        except PermissionError:  # of another user's process, which /proc may hide
+            return _start_time(self.pid) not in ("", self.process_started)
         return self.process_started != _start_time(self.pid)
 
 

@@ -237,6 +237,22 @@ class TestThisHost:
         assert replace(here, pid=os.getppid(), process_started="1").is_gone()
         assert not here.is_gone()
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    def test_pid_reused_by_another_user_does_not_hold_the_lease(self, records: Records, start: Start) -> None:
+        """A process that this user may not signal holds the lease only if it started when the driver did."""
+        start()
+        driver = driver_of(records, 1)
+        held, reused = (Records(open_root(f"memory://session/{uuid4().hex}", retry_s=0)) for _ in range(2))
+        elsewhere(held, **driver)
+        elsewhere(reused, **{**driver, "process_started": "1"})
+        os.setresuid(65534, 65534, 0)
+        try:
+            with pytest.raises(SearchBusyError):
+                check_free(held, timeout_s=0)
+            check_free(reused, timeout_s=0)
+        finally:
+            os.setresuid(0, 0, 0)
+
     def test_clone_of_this_machine_is_watched(self, in_memory: Records) -> None:
         """A host of the same name and machine id in another boot may be a clone: its heartbeat decides."""
         here = HostProcess.current()

@@ -219,14 +219,14 @@ class EngineWorker:
     def run(self, assignment: Assignment, post: Callable[[Event | WorkerUnfit], None]) -> Event | WorkerUnfit:
         """Runs an attempt and returns what ends it.
 
-        An attempt that was started before is lost: engines run a task again after its worker was lost. It trains
-        nothing.
+        An attempt that this session started before is lost: engines run a task again after its worker was lost. It
+        trains nothing.
         """
         trial = assignment.trial
         assignment = replace(assignment, n_slots=1)  # other slots may be on other machines
         try:
             self._check_records(trial.number)
-            if self._records.read_start(trial.number, trial.attempt) is not None:
+            if self._has_started(trial):
                 return TrialLost(trial.job, trial.number, "its worker was lost, and the engine ran its task again")
         except Exception as error:
             return WorkerUnfit.of(error)
@@ -288,6 +288,15 @@ class EngineWorker:
                 f"Mount the driver's storage there, or set {ROOT_VARIABLE} to its root as this worker sees it"
             )
         self._has_checked = True
+
+    def _has_started(self, trial: Trial) -> bool:
+        """Returns whether this session started the attempt; a killed driver's order may have its number."""
+        attempt = trial.attempt
+        while (start := self._records.read_start(trial.number, attempt)) is not None:
+            if start["session"] == self._runtime.session:
+                return True
+            attempt += 1  # as ``Attempt.begin`` does
+        return False
 
     def _posting(self, post: Callable[[Event | WorkerUnfit], None]) -> Callable[[Event], None]:
         """Returns a ``post`` whose events can be pickled; a report keeps its ``answer`` here, for ``decide``."""

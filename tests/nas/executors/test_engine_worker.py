@@ -86,16 +86,43 @@ def trial(tmp_path: Path) -> Trial:
     return trial
 
 
-def test_attempt_that_was_started_trains_nothing(tmp_path: Path, trial: Trial) -> None:
+@pytest.mark.parametrize("sessions", [(2,), (1, 2)], ids=["alone", "after an orphan"])
+def test_attempt_that_was_started_trains_nothing(tmp_path: Path, trial: Trial, sessions: tuple[int, ...]) -> None:
     """The engine's rerun of a lost task finds the attempt's start record: the trial is lost, no process starts."""
     records = Records(open_root(str(tmp_path / "search")))
-    records.start(trial, {"session": 1, "host": "elsewhere", "pid": 1, "time": 1.0})
-    worker = EngineWorker(EngineSpec(runtime=runtime(str(tmp_path / "search"))))
+    for attempt, session in enumerate(sessions, start=1):
+        where = {"session": session, "host": "elsewhere", "pid": 1, "time": 1.0}
+        records.start(replace(trial, attempt=attempt), where)
+    worker = EngineWorker(EngineSpec(runtime=replace(runtime(str(tmp_path / "search")), session=2)))
     ended = worker.run(Assignment(trial), lambda event: None)
     worker.close()
 
     assert ended == TrialLost(0, 0, "its worker was lost, and the engine ran its task again")
     assert records.result(trial) is None
+
+
+class ScoredProblem(Problem):
+    """Scores each point with its ``x``."""
+
+    metrics = (Metric("score"),)
+    space = ParameterSpace({"x": Int(0, 1)})
+
+    def train(self, run: TrialRun) -> dict[str, float]:
+        return {"score": run.point["x"]}
+
+
+@pytest.mark.slow
+def test_an_order_of_a_killed_driver_costs_no_attempt(tmp_path: Path, trial: Trial) -> None:
+    """Its start record has the number of this session's attempt, which takes the next one."""
+    records = Records(open_root(str(tmp_path / "search")))
+    records.start(trial, {"session": 1, "host": "elsewhere", "pid": 1, "time": 1.0})
+    where = replace(runtime(str(tmp_path / "search")), problem=Spec.of(ScoredProblem), session=2)
+    worker = EngineWorker(EngineSpec(runtime=where))
+    ended = worker.run(Assignment(trial), lambda event: None)
+    worker.close()
+
+    assert isinstance(ended, Finished)
+    assert (ended.trial.attempt, ended.trial.metrics) == (2, {"score": 1})
 
 
 def test_worker_without_the_drivers_records_is_unfit(tmp_path: Path, trial: Trial) -> None:

@@ -245,7 +245,7 @@ def _own_options(configuration: DictConfig, arguments: Arguments) -> list[OnlyOp
     """Returns the options of the job's tuner.
 
     Raises:
-        ConfigurationError: all jobs have another tuner.
+        ConfigurationError: the job, and all others, have another tuner.
     """
     names = _tuner_names(configuration) if arguments.only else []
     own = [option for option in arguments.only if option.tuner in names]

@@ -32,7 +32,7 @@ from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
-from nas.search.session import ONLY_AT_REPORTS
+from nas.search.session import only_at_reports
 from nas.search.session_code import session_code
 from nas.storage.open import search_url
 from nas.storage.records import Records, mark_outdated
@@ -227,7 +227,7 @@ class Engine:
             state = f"resumes after {count(len(done), 'finished trial')}" if trials else "starts"
             progress.note(f"search {context.name} {state}, in {records.files.url}")
             if pipeline.budget.stops_trials and context.machine.runner in ("debug", "threads"):
-                progress.note(f"runner={context.machine.runner}: {ONLY_AT_REPORTS}. runner=processes kills it")
+                progress.note(only_at_reports(context.machine.runner))
             session = max(past_sessions(records), default=0) + 1
             session_run = SessionRun(pipeline, context, limits, code, session, progress, only_finals, callbacks)
             self._prefect(session_run) if context.machine.runner in WITH_PREFECT else self._alone(session_run)

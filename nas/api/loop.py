@@ -32,7 +32,6 @@ from nas.training.messages import LOG_DIR
 from nas.training.problem import Ability, Problem
 from nas.training.trial_run import TrialRun
 from nas.tuners.base import Tuner
-from nas.tuners.shared.stateful import StatefulTuner
 
 _LOOP_ENDED = "the loop ended"
 _MEASURED = frozenset({Ability.STATIC_METRICS, Ability.MEASURE, Ability.EXAMPLE_BATCH})
@@ -84,8 +83,8 @@ class SearchLoop:
     """A search whose trials the calling code trains, as a context manager; see ``open_search``.
 
     A session starts with the first ``ask``. It ends with the block: without work left, the winner is tested and
-    exported. Otherwise the next session continues. An exception that leaves the block makes the open trial FAILED;
-    Ctrl-C and ``break`` do not, and the trial runs again.
+    exported. Otherwise the next session continues. That a tuner has no more proposals shows in the next ``ask``. An
+    exception that leaves the block makes the open trial FAILED; Ctrl-C and ``break`` do not, and the trial runs again.
     """
 
     def __init__(self, opened: OpenedSearch, options: Mapping[str, Any] | None, callbacks: Sequence[Callback]) -> None:
@@ -244,12 +243,9 @@ class SearchLoop:
             left.discard(self._open.run.number)
         if left:
             return True
-        if any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later):
+        if pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.is_counted for t in trials)):
             return True
-        if not pipeline.budget.allows_trial(sum(t.stage == plan.search.name and t.is_counted for t in trials)):
-            return False
-        is_asked = isinstance(pipeline.prepared.tuner, StatefulTuner)  # by the session alone
-        return is_asked or not pipeline.tuner_is_exhausted(trials)
+        return any(pipeline.ranking.next_finalists(trials, stage) for stage in plan.later)
 
 
 class _LoopTrial:

@@ -1,4 +1,7 @@
-"""The temporary folder of a driver's logs and claims; folders that killed drivers left are removed."""
+"""The temporary folder of a driver, for logs, claims and its workers' folders.
+
+Folders of killed drivers are removed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class DriverFolder:
     The system frees the lock of a killed process, and the next driver removes its folder.
 
     Args:
-        parent: Where it goes; None: the system's place for temporary files.
+        parent: Where it goes; None: the system's temporary folder.
     """
 
     def __init__(self, parent: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -32,6 +33,8 @@ from nas.executors.events import (
 )
 from nas.executors.pool import MAX_CALLS, OVERDUE, WorkerLostError, WorkerPool
 from nas.training.messages import Assignment, JobStart, ProxyRequest
+
+logger = logging.getLogger(__name__)
 
 WATCH_S = 0.5
 BUSY_S = 1.0
@@ -265,6 +268,7 @@ class EnginePool(WorkerPool):
                 n_lost += error.counts
                 if n_lost == MAX_CALLS or self._is_closed.is_set():
                     raise ActionError(f"{action} of trial {subject.number}: {error}") from error
+                logger.warning("%s of trial %s: %s; it is tried again", action, subject.number, error)
 
     def _task_of(self, job: int) -> tuple[str, EngineTask] | None:
         return next(((key, task) for key, task in self._tasks.items() if task.job == job), None)

@@ -41,7 +41,7 @@ from nas.storage.records import Records
 from nas.storage.resume_points import ResumePoints
 from nas.storage.trial_log import MAX_LOG_BYTES, log_path
 from nas.training.messages import Assignment, JobStart, ProxyRequest, RuntimeSpec
-from nas.training.temporary_folders import PARENT_VARIABLE
+from nas.training.temporary_folders import SLOT_FOLDER_VARIABLE
 
 logger = logging.getLogger(__name__)
 MAX_SLOT_LOG_BYTES = 16_000_000
@@ -422,7 +422,7 @@ class WorkerProcess:
                 [*python, "-P", "-c", _PROGRAM, str(theirs.fileno())],  # -P: the working folder hides no module
                 output=log,
                 pass_fds=[theirs.fileno()],
-                environment={**os.environ, **self._environment, PARENT_VARIABLE: str(self._folder)},
+                environment={**os.environ, **self._environment, SLOT_FOLDER_VARIABLE: str(self._folder)},
             )
         self._connection, self._unfit = ours, None
         preparation = spawn.get_preparation_data("heirloom-worker")

@@ -180,10 +180,10 @@ class SearchPipeline:
             return bound
         if self._jobs_are_used_up(trials):
             return "jobs"
-        if self.tuner_is_exhausted(trials):
+        if self._tuner_is_exhausted(trials):
             return "tuner"
         bound = self._bound_of_epochs(trials, *planned)
-        return bound if bound and self.tuner_is_exhausted(trials, allows_epochs=False) else None
+        return bound if bound and self._tuner_is_exhausted(trials, allows_epochs=False) else None
 
     def has_finals(self) -> bool:
         """Returns whether the winner is exported, and no trial is left to train.
@@ -287,8 +287,8 @@ class SearchPipeline:
             return False
         return not self.prepared.jobs.active_jobs(in_stage, self.records.ended_jobs())
 
-    def tuner_is_exhausted(self, trials: Sequence[Trial], *, allows_epochs: bool = True) -> bool:
-        """Asks the tuner for another proposal, without running it, and returns whether there is none."""
+    def _tuner_is_exhausted(self, trials: Sequence[Trial], *, allows_epochs: bool = True) -> bool:
+        """Asks the tuner, without running a trial."""
         search = self.prepared.search
         runtime = RuntimeSpec(problem=search.problem, url=self.records.files.url, options={})
         pool = InProcessPool(runtime, self.records.files, self.prepared.problem)
@@ -540,7 +540,8 @@ class SearchPipeline:
 
         def check(trial: Trial) -> None:
             nonlocal is_checked
-            is_lost = trial.inheritance.get("replaced", {}).get(init.weights, 0) is None
+            replaced = trial.inheritance.get("replaced", {})
+            is_lost = init.weights in replaced and replaced[init.weights] is None
             is_used = trial.inherited is not None and trial.resolved_donor == init.weights
             if is_checked or not (is_lost or is_used):
                 return

@@ -28,6 +28,11 @@ ONLY_AT_REPORTS = (
 )
 
 
+def only_at_reports(runner: str) -> str:
+    """Returns the notice of a runner in this process that the hours end no silent trial."""
+    return f"runner={runner}: {ONLY_AT_REPORTS}. runner=processes kills it"
+
+
 def run_session(
     pipeline: SearchPipeline,
     *,
@@ -85,10 +90,9 @@ def run_session(
     except BaseException:
         executor.close()
         raise
-    if runner != "processes" and pipeline.budget.stops_trials:
-        text = f"runner={runner}: {ONLY_AT_REPORTS}. runner=processes kills it"
-        observe(Notice(ONLY_AT_REPORTS if train_many else text))
     try:
+        if runner != "processes" and pipeline.budget.stops_trials:
+            observe(Notice(ONLY_AT_REPORTS if train_many else only_at_reports(runner)))
         settings = pipeline.controller_settings(code)
         with lease.naming_takeover():
             begun(executor)

@@ -54,7 +54,7 @@ class Attempt:
         self._trial = replace(assignment.trial, started=time.time())
         self._began = time.perf_counter()
         self._static_metrics_error = ""
-        self._reason_of_missing = Reason.NO_METRIC
+        self._lacked_memory = False  # for a static metric
         self._static_metrics_cost: dict[str, float] = {}
         self.run = TrialRun(
             self._trial,
@@ -108,8 +108,7 @@ class Attempt:
     def _note_early_error(self, error: BaseException) -> None:
         """Takes note of an error of the static metrics, without keeping what its frames hold."""
         self._runtime.note_error(error)
-        if is_out_of_memory(error):
-            self._reason_of_missing = Reason.OUT_OF_MEMORY
+        self._lacked_memory = self._lacked_memory or is_out_of_memory(error)
 
     def settle(self, returned: object = None, *, error: BaseException | None = None) -> Trial | None:
         """Records the result. Returns None if the attempt was interrupted; the trial will run again.
@@ -264,7 +263,8 @@ class Attempt:
                 name = missing[0]
                 remedy = f"Call run.finish({name}=value)" if run.has_ended else f"Return {{'{name}': value}} from train"
                 error += f". {remedy}, or declare other metrics"
-            return trial.fail(self._reason_of_missing, run.result_error or error)
+            lacked_memory = self._lacked_memory and problem.metrics[0].name in metrics
+            return trial.fail(Reason.OUT_OF_MEMORY if lacked_memory else Reason.NO_METRIC, run.result_error or error)
         if bad := not_finite(metrics):
             error = f"{source} {', '.join(f'{name}={metrics[name]}' for name in bad)}"
             return trial.fail(Reason.NOT_FINITE, run.result_error or error)

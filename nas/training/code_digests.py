@@ -42,9 +42,10 @@ def code_digests(spec: Spec, built: Any) -> dict[str, str]:
     class_ = type(built)
     if class_.__module__ in MAIN:  # a script also holds the call that runs the search
         classes = [base for base in class_.__mro__ if base.__module__ in MAIN]
-        own = {base.__qualname__: _digest(_source_of(base)) for base in classes}
-        if not _source_of(class_):  # of a notebook
-            own[f"{class_.__qualname__}, methods"] = _digest(b"".join(map(_source_of, _methods(classes))))
+        sources = {base.__qualname__: _source_of(base) for base in classes}
+        if not sources[class_.__qualname__]:  # of a notebook
+            sources[f"{class_.__qualname__}, methods"] = b"".join(map(_source_of, _methods(classes)))
+        own = {name: _digest(source) for name, source in sources.items()}
         found = _imported(_source_of(sys.modules["__main__"]), "", None)
     else:
         own, found = {}, _files_of(spec.target.rpartition(".")[0], None)

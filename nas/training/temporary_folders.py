@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from tempfile import TemporaryDirectory
 
-PARENT_VARIABLE = "HEIRLOOM_SLOT_FOLDER"
+SLOT_FOLDER_VARIABLE = "HEIRLOOM_SLOT_FOLDER"
 """The variable that names the folder of a worker's slot.
 
-Without it, the system's place is used. ``TMPDIR`` stays as it is, since a longer path has no room for sockets.
+Without it, the system's temporary folder is used. ``TMPDIR`` stays as it is: a longer path has no room for sockets.
 """
 
 
 def temporary_folder(prefix: str) -> TemporaryDirectory[str]:
     """Returns a new temporary folder."""
-    return TemporaryDirectory(prefix=prefix, dir=os.environ.get(PARENT_VARIABLE))
+    return TemporaryDirectory(prefix=prefix, dir=os.environ.get(SLOT_FOLDER_VARIABLE))

@@ -40,7 +40,7 @@ def donors_for_other_searches(records: Records) -> frozenset[int]:
     for name in filter(NAME.fullmatch, records.files.sibling_names()):
         try:
             donors = _donors_of(Records(records.files.sibling(name)))
-        except (ConfigurationError, CorruptError) as error:  # which stops that search, too
+        except CorruptError as error:  # which stops that search, too
             logger.warning("search %s: its donors can't be read: %s", name, error)
             continue
         except StorageError as error:
@@ -53,7 +53,11 @@ def donors_for_other_searches(records: Records) -> frozenset[int]:
 
 
 def _donors_of(records: Records) -> list[str]:
-    """Returns the initial weights of a search and the donors of its unfinished trials."""
-    header = records.header() or {}
-    weights = (header.get("identity", {}).get("init") or {}).get("weights")
-    return [str(weights), *(str(donor) for trial in records.unfinished() for donor in trial.proposal.weight_donors)]
+    """Returns the donors of a search's unfinished trials, and its initial weights."""
+    donors = [str(donor) for trial in records.unfinished() for donor in trial.proposal.weight_donors]
+    try:
+        identity = (records.header() or {}).get("identity", {})
+    except ConfigurationError as error:
+        logger.warning("the initial weights of another search may be deleted: %s", error)
+        return donors
+    return [*donors, str((identity.get("init") or {}).get("weights", ""))]

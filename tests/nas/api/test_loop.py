@@ -343,20 +343,6 @@ def test_tuner_without_proposals_ends_the_loop() -> None:
     assert search.results.winner is not None
 
 
-def test_block_that_took_all_proposals_ends_the_search() -> None:
-    """The winner is exported although the budget allows more, and not before the last proposal."""
-    root, tuner = memory(), Spec.of(InOrderTuner, xs=[4, 2])
-    with opened(root, tuner=tuner) as search:
-        search.ask().finish(score=1.0)
-    first = search.results
-    with opened(root, tuner=tuner) as search:
-        search.ask().finish(score=2.0)
-
-    assert (first.standing, first.export) == ("not finished", None)
-    assert search.results.standing == "finished"
-    assert search.results.export is not None
-
-
 def test_failure_of_the_search_leaves_the_loop() -> None:
     """An error of the controller is raised by ``ask``."""
     with pytest.raises(SearchFailedError, match="answers WAIT"), opened(memory(), tuner=Waits) as search:

@@ -973,7 +973,7 @@ def test_folders_of_a_killed_worker_are_removed(
     """What a trial past its time has saved goes when its slot's next worker starts, or with the driver's folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    driver = open_driver(timeout_s=2.0)
+    driver = open_driver(timeout_s=10.0)
     late, _ = driver.run(("save", 100), ("nothing", 0))
     folder = Path(driver.records.log(0).splitlines()[-1])
 

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+
+from nas.core.arguments import data_of
 
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
@@ -56,10 +57,10 @@ def escape_missing_characters() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def private_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Returns ``<name>`` by each form of a path or URL among the arguments."""
+def private_texts(problem: object) -> dict[str, str]:
+    """Returns ``<name>`` by each form of a path or URL among a problem's ``data_arguments``."""
     found: dict[str, str] = {}
-    for name, value in arguments.items():
+    for name, value in data_of(problem).items():
         given = os.fspath(value).rstrip("/") if isinstance(value, str | os.PathLike) else ""
         if "://" in given:
             found |= dict.fromkeys((given, without_passwords(given), remove_passwords(given)), f"<{name}>")

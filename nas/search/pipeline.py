@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
-from nas.core.arguments import data_of
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -130,7 +129,7 @@ class SearchPipeline:
             _check_log_dir(log_dir, records)
         self.prepared = prepared
         self.records = records
-        records.private = private_texts(data_of(prepared.problem))
+        records.private = private_texts(prepared.problem)
         self.budget = budget
         self.finalists = finalists
         self.retention = retention or Retention()

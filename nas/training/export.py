@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nas.core.arguments import data_of
 from nas.core.errors import ConfigurationError, StorageError
-from nas.core.redaction import private_texts
 from nas.core.reference import Reference
-from nas.core.tracebacks import error_line, raise_ctrl_c, recorded_error, text_of
+from nas.core.tracebacks import error_line, raise_ctrl_c, text_of
 from nas.core.trial import Trial
-from nas.storage.blobs import BlobStore
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.pack import write_pack
+from nas.storage.records import Records
 from nas.storage.tensor_names import is_weight
 from nas.training.messages import NEEDS_EXTRA, NO_EXPORT, NO_WEIGHTS, PROGRAM
 from nas.training.problem import Ability, Problem
@@ -36,7 +34,7 @@ NEEDS_ONNX = f'{NEEDS_EXTRA}onnx: pip install "heirloom-nas[onnx]"'
 _ONNX_MODULES = frozenset({"onnxruntime", "onnxscript"})
 
 
-def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> dict[str, Any]:
+def export(problem: Problem, run: TrialRun, trial: Trial, records: Records) -> dict[str, Any]:
     """Publishes ``best/<trial>-<nonce>/``. Returns the folder and the references of its files.
 
     ``model.safetensors``: the weights, without optimizer state. ``architecture.json``: the point and the network.
@@ -47,6 +45,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
 
     from nas.training.export_parts import export_parts
 
+    files = records.files
     folder = f"best/{trial.number:06d}-{secrets.token_hex(4)}"
     missing: dict[str, str] = {}
     architecture: dict[str, Any] = {
@@ -89,8 +88,7 @@ def export(problem: Problem, run: TrialRun, trial: Trial, files: BlobStore) -> d
         references += [pack] if pack is not None else []
     else:
         missing["model.safetensors"] = NO_WEIGHTS
-    private = private_texts(data_of(problem))
-    missing = {name: recorded_error(text, private) for name, text in missing.items()}
+    missing = {name: records.error_text(text) for name, text in missing.items()}
     contents["architecture.json"] = json.dumps(architecture, indent=2).encode()
     contents["export.json"] = json.dumps({"missing": missing}, indent=2).encode()
     references += [files.publish(f"{folder}/{name}", [data]) for name, data in contents.items()]

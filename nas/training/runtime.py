@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nas.core.arguments import data_of
 from nas.core.cpus import usable_cores
 from nas.core.errors import ConfigurationError
 from nas.core.metric import not_finite, plain_metrics
@@ -71,7 +70,7 @@ class TrialRuntime:
         self.files = open_root(spec.url, spec.options) if files is None else files
         self.records = Records(self.files)
         self.problem: Problem = spec.problem.build() if problem is None else problem
-        self.records.private = private_texts(data_of(self.problem))
+        self.records.private = private_texts(self.problem)
         self._train_many = train_many
         if problem is None and not self.problem.is_apart:  # others start a command for each trial
             self._check_code()
@@ -325,7 +324,7 @@ class TrialRuntime:
         try:
             run.fetch_own_files()
             with self._problem_code():
-                return export(self.problem, run, trial, self.files)
+                return export(self.problem, run, trial, self.records)
         finally:
             run.close()
 

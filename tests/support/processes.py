@@ -19,6 +19,16 @@ def parent_of(pid: int) -> int:
     return int(_fields_of(pid)[1])
 
 
+def children_of(pid: int) -> list[int]:
+    """Returns all processes with this parent."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if parent_of(int(folder.name)) == pid:
+                found.append(int(folder.name))
+    return found
+
+
 def _fields_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 

@@ -55,7 +55,7 @@ from tests.support.problems import (
     TroubleProblem,
     TwiceProblem,
 )
-from tests.support.processes import is_alive
+from tests.support.processes import children_of, is_alive
 from tests.support.scripted_executor import ListTuner
 
 REPOSITORY = Path(__file__).parents[3]
@@ -825,19 +825,6 @@ class TestDrivers:
 
         assert output == "COMPLETE:1 COMPLETE:1\n"
         assert driver.returncode == 0
-
-
-def children_of(pid: int) -> list[int]:
-    """Returns all processes with this parent."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
 
 
 @pytest.mark.slow

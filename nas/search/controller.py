@@ -126,6 +126,7 @@ class SearchController:
         observe: Called with each event after the controller has handled it; with a ``StopRequested`` before.
         collector: Deletes weights that nothing needs; None keeps all.
         scores: The proxies that the tuner asks for.
+        check_lease: Called before a proposal is recorded. Raises SearchBusyError if a newer session drives the search.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class SearchController:
         observe: Callable[[Event], None] = lambda event: None,
         collector: GarbageCollector | None = None,
         scores: ProxyScores | None = None,
+        check_lease: Callable[[], None] = lambda: None,
     ) -> None:
         self.trials: list[Trial] = list(trials)
         self._records = records
@@ -168,6 +170,7 @@ class SearchController:
         self._stopper = stopper
         self._observe = observe
         self._collector = collector
+        self._check_lease = check_lease
         metric = None if tuner is None else tuner.metrics[0]
         self._donors = DonorResolver(self.trials, settings.on_missing_weights, other_search_checkpoint, metric)
         self._held: frozenset[int] = frozenset()
@@ -400,6 +403,7 @@ class SearchController:
         check_recorded(trials, self._rules.space, self._records)
 
     def _propose(self, trial: Trial) -> None:
+        self._check_lease()  # a driver that stood still may not use up the numbers of the one that replaced it
         self._records.propose(trial)
         self.trials.append(trial)
         self._waiting.append(trial.number)

@@ -18,7 +18,7 @@ from nas.core.errors import AlreadyPublishedError, SearchBusyError, StorageError
 from nas.search.host_process import HostProcess
 from nas.storage.record_format import encode_record
 from nas.storage.records import Records
-from nas.storage.sessions import newest_session, past_sessions, read_heartbeat, spent_hours
+from nas.storage.sessions import newest_number, newest_session, past_sessions, read_heartbeat, spent_hours
 
 HEARTBEAT_S = 10.0
 LEASE_TIMEOUT_S = 60.0
@@ -145,6 +145,15 @@ class SearchLease:
             with suppress(StorageError):  # it would hide an error of the session
                 self._heartbeat(ended=True)
 
+    def check_held(self) -> None:
+        """Checks that no newer session drives the search.
+
+        Raises:
+            SearchBusyError: one does, and this session must write nothing that it has not seen.
+        """
+        if (message := self._takeover()) is not None:
+            raise _overtaken(message)
+
     @contextmanager
     def naming_takeover(self) -> Iterator[None]:
         """Names the session that took the search over, if a record exists already.
@@ -157,12 +166,11 @@ class SearchLease:
         except AlreadyPublishedError as error:
             if (message := self._takeover()) is None:
                 raise
-            raise SearchBusyError(f"{message}. This command stops; the other one continues the search") from error
+            raise _overtaken(message) from error
 
     def _takeover(self) -> str | None:
         """Returns a message on the newer session that took the lease, or None."""
-        newest = newest_session(self._records)
-        if newest is None or newest[0] <= self.number:
+        if (newest_number(self._records) or 0) <= self.number or (newest := newest_session(self._records)) is None:
             return None
         number, record, _ = newest
         return f"session {number} on {record['host']} (pid {record['pid']}) took the search over"
@@ -253,6 +261,10 @@ def _watch_heartbeat(records: Records, number: int, timeout_s: float) -> Iterato
         unchanged_s = unchanged_s + step_s if is_unchanged else 0.0
         last = heartbeat
         yield heartbeat
+
+
+def _overtaken(message: str) -> SearchBusyError:
+    return SearchBusyError(f"{message}. This command stops; the other one continues the search")
 
 
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:

@@ -371,6 +371,7 @@ class SearchPipeline:
             observe=self._observer(observe, lease, calls),
             collector=self._collector(lease, executor),
             scores=self.prepared.scores,
+            check_lease=lease.check_held,
         )
         self._trials = controller.trials
         try:

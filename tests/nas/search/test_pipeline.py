@@ -13,8 +13,9 @@ import pytest
 
 from nas.api.results import Results
 from nas.api.search import run_search
+from nas.callbacks.base import Callback
 from nas.core.budget import Budget
-from nas.core.errors import ConfigurationError, SearchFailedError, TrialStopped
+from nas.core.errors import ConfigurationError, SearchBusyError, SearchFailedError, TrialStopped
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
@@ -29,6 +30,7 @@ from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
 from nas.storage.open import open_root
 from nas.storage.records import Records
+from nas.storage.sessions import past_sessions
 from nas.training.messages import RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
@@ -91,6 +93,27 @@ def xs_of(summary: Results, stage: str) -> list[int]:
 def table(summary: Results) -> list[tuple[object, ...]]:
     """Returns the fields that must be the same on each run."""
     return [(t.number, t.stage, t.point, t.parents, t.state, dict(t.metrics), t.donor) for t in summary.lineage]
+
+
+class Overtaken(Callback):
+    """Begins another session once trial 1 has ended, as on a machine that found this driver silent."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    def on_trial_end(self, trial: Trial) -> None:
+        if trial.number == 1:
+            newer = {**past_sessions(self.records)[1], "session": 2, "host": "other", "pid": 77}
+            self.records.publish("sessions/0002.json", newer)
+
+
+def test_replaced_driver_proposes_nothing(bureau: Bureau) -> None:
+    """Its number would be taken when the session that replaced it proposes a trial."""
+    search = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(InOrderTuner, xs=[1, 2, 3, 4]))
+    with pytest.raises(SearchBusyError, match=r"session 2 on other \(pid 77\) took the search over\. This command"):
+        run_search(search, root=bureau.root, name="search", budget=4, callbacks=[Overtaken(bureau.records())])
+
+    assert [trial.number for trial in bureau.records().load()[0]] == [0, 1]
 
 
 class TestWinner:

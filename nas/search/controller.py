@@ -706,6 +706,8 @@ class SearchController:
             return
         if not event.counts:
             self._records.publish_worker_exit(trial, event.why)
+        while self._records.read_start(number, self._attempts[number] + 1) is not None:
+            self._attempts[number] += 1  # an order of a killed driver started one, so the lost one had a later number
         self._losses[number] = self._losses.get(number, 0) + event.counts
         if not event.counts or self._losses[number] < self._settings.max_attempts:
             self._update(trial.lose())

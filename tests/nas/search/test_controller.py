@@ -31,6 +31,7 @@ from nas.stoppers.base import Stopper
 from nas.stoppers.median import MedianStopper
 from nas.storage.checkpoints import publish_checkpoint
 from nas.storage.records import Records
+from nas.training.messages import Assignment
 from nas.tuners.base import STOP, WAIT, Answer, Tuner
 from nas.tuners.evolution import EvolutionTuner
 from nas.tuners.random import RandomTuner
@@ -629,6 +630,23 @@ class TestFailures:
         assert (lost.state, lost.reason, lost.attempt) == (State.FAILED, Reason.LOST, max_attempts)
         assert lost.error == "its worker was killed by SIGKILL"
         assert by_number(records)[1].state == State.COMPLETE
+
+    def test_start_of_an_orphan_does_not_use_up_the_next_attempt(self, records: Records) -> None:
+        """An order of a killed driver starts attempt 1, so the lost one was attempt 2, and the next is attempt 3."""
+
+        class Shifted(ScriptedExecutor):
+            def submit(self, assignment: Assignment) -> None:
+                if (trial := assignment.trial).attempt == 1:
+                    records.start(trial, {"session": 1, "host": "here", "pid": 1, "time": 1.0})
+                    assignment = replace(assignment, trial=replace(trial, attempt=2))  # as ``Attempt.begin`` does
+                super().submit(assignment)
+
+        executor = Shifted(records, session=2, ends={0: [LOST]})
+
+        make_controller(records, executor, ListTuner(()), settings=up_to(1)).search(SEARCH)
+
+        assert [trial.attempt for trial in executor.submitted] == [2, 3]
+        assert by_number(records)[0].state == State.COMPLETE
 
     def test_lost_trial_keeps_its_reports(self, records: Records) -> None:
         """The reports of a lost trial's last attempt stay in its record."""

@@ -24,6 +24,11 @@ HEARTBEAT_S = 10.0
 LEASE_TIMEOUT_S = 60.0
 TAKEOVER_TIMEOUT_S = 15.0
 """Longest wait for a new heartbeat of the session that is taken over; longer than ``HEARTBEAT_S``."""
+ORPHANS_END_S = 120.0
+"""The longest that trials on other machines go on after the last heartbeat of a killed driver.
+
+Twice what docs/explanation/failure_modes.md tells.
+"""
 _POLL_S = 0.5
 _STALLED_S = 5.0
 """A poll that takes longer does not count: the process, machine or storage stood still."""
@@ -239,10 +244,17 @@ def check_free(
 
 
 def have_ended(records: Records) -> bool:
-    """Returns whether all sessions so far have certainly ended."""
-    return all(
-        _has_ended(session, read_heartbeat(records, number)) for number, session in past_sessions(records).items()
-    )
+    """Returns whether all sessions so far have certainly ended, with their trials on other machines."""
+    beats = ((session, read_heartbeat(records, number)) for number, session in past_sessions(records).items())
+    return all(_has_ended(session, beat) and not _left_trials(session, beat) for session, beat in beats)
+
+
+def _left_trials(session: Mapping[str, Any], heartbeat: Mapping[str, Any] | None) -> bool:
+    """Returns whether trials of a session that was killed on this host may still run on other machines."""
+    if heartbeat is not None and heartbeat.get("ended"):
+        return False
+    last = session["started"] if heartbeat is None else heartbeat["time"]
+    return abs(time.time() - float(last)) < ORPHANS_END_S
 
 
 def _watch_heartbeat(records: Records, number: int, timeout_s: float) -> Iterator[dict[str, Any] | None]:

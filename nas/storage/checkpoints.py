@@ -63,9 +63,15 @@ def publish_checkpoint(
         stem: The trial's number and a nonce. The paths of its packs and files begin with it, too.
         tensors: Returned by ``publish_tensors``, or None if there are no tensors.
         saved_files: Returned by ``publish_folder``.
+
+    Raises:
+        MissingError: a pack was deleted meanwhile, as left by a driver that was killed.
     """
     manifest = replace(tensors or Manifest(tensors={}, packs=(), files=()), files=saved_files)
     saved = SavedFolder.of(f"files/{stem}", saved_files)
+    for pack in manifest.packs:
+        if pack.path.startswith(f"packs/{stem}"):  # others are donors', which a collection keeps
+            files.check_size(pack)
     reference = files.publish(f"manifests/{stem}.json", [manifest.to_bytes()])
     signature = Signature.of({name: entry for name, entry in manifest.tensors.items() if is_weight(name)}).text
     return Checkpoint(manifest=reference, packs=manifest.packs, saved=saved, signature=signature)

@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from flows.cli.command import run_command
 from flows.gc import gc
 from flows.report import report
 from nas.core.trial import State, Trial
+from nas.search.host_process import HostProcess
 from nas.search.lease import SearchLease
 from nas.spaces.transformer import TransformerSpace
 from nas.storage.open import open_root
+from nas.storage.record_format import encode_record
 from nas.storage.records import Records
 from tests.support.commands import ROOT, TIMED, Command, environment, records, run, trials, until
 from tests.support.sample_searches import write_search
@@ -156,6 +159,26 @@ class TestDryRun:
             "packs/000003-aa.safetensors": ["1", "7 B", why],
             "packs/000001-lost.safetensors": ["1", "7 B", "left by an attempt of trial 1 that did not count"],
         }
+
+
+    @pytest.mark.parametrize("age_s", [60, 300])
+    def test_trials_of_a_killed_driver_go_on(self, root: Path, capsys: pytest.CaptureFixture[str], age_s: int) -> None:
+        """On other machines they do for a minute after its last heartbeat, and may still name what they have saved."""
+        stored = write(root, n=2)
+        stored.propose(trial(2, index=2, state=State.WAITING, score=None))
+        pack = root / "mine/packs/000002-aa.safetensors"
+        pack.write_bytes(b"saved")
+        now = time.time()
+        os.utime(pack, (now - 400, now - 400))
+        gone = {**asdict(HostProcess.current()), "pid": 2**22}
+        session = {"session": 1, **gone, "started": now - 900, "flow_run": None, "settings": {}}
+        stored.publish("sessions/0001.json", session)
+        beat = {"count": 9, "time": now - age_s, "hours": 0.1, "ended": False, "stopping": False, "complete": False}
+        stored.files.replace("sessions/0001.beat", encode_record(beat))
+        clean(root, "dry_run=true")
+        out, _ = capsys.readouterr()
+
+        assert ("packs/000002-aa.safetensors" in rows(out)) == (age_s == 300)
 
 
 class TestCollection:

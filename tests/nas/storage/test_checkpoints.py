@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nas.core.checkpoint import Checkpoint, SavedFolder
-from nas.core.errors import ConfigurationError, CorruptError
+from nas.core.errors import ConfigurationError, CorruptError, MissingError
 from nas.core.reference import Reference
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import fetch_folder, load_manifest, publish_checkpoint, publish_tensors
@@ -105,6 +105,16 @@ def test_manifest_may_name_packs_of_others(files: BlobStore, checkpoint: Checkpo
     assert published.own_bytes == published.manifest.bytes + published.packs[0].bytes
     files.delete(checkpoint.manifest.path)
     assert all(torch.equal(tensor, child[name]) for name, tensor in StoredWeights(files, published).read_all().items())
+
+
+def test_manifest_of_a_deleted_pack_is_not_published(files: BlobStore) -> None:
+    """A collection may have taken the pack for that of a crashed trial, whose worker goes on."""
+    tensors = publish_tensors(files, "packs/000002-cd.safetensors", TENSORS)
+    files.delete("packs/000002-cd.safetensors")
+
+    with pytest.raises(MissingError, match=r"packs/000002-cd\.safetensors"):
+        publish_checkpoint(files, "000002-cd", tensors)
+    assert not files.names("manifests")
 
 
 def without(key: str) -> Callable[[dict[str, Any]], object]:

@@ -104,8 +104,8 @@ class PackedOrder:
 
     @classmethod
     def of(cls, spec: EngineSpec, order: object) -> PackedOrder:
-        """Returns the packed order."""
-        return cls(versions(), packed((spec, order)))
+        """Returns the packed order. Its time counts from when it is unpacked: machines' clocks may differ."""
+        return cls(versions(), packed((spec, _with_end(order, -time.time()))))
 
     def unpack(self) -> tuple[EngineSpec, Any]:
         """Returns the spec and the order.
@@ -119,7 +119,14 @@ class PackedOrder:
                     f"the driver has {name} {there}, this worker {here}. Install the same on all machines"
                 )
         spec, order = unpacked(self.content)
-        return spec, order
+        return spec, _with_end(order, time.time())
+
+
+def _with_end(order: object, offset_s: float) -> object:
+    """Returns the order with ``train_until``, if it has one, moved by an offset."""
+    if not isinstance(order, Assignment) or order.train_until is None:
+        return order
+    return replace(order, train_until=order.train_until + offset_s)
 
 
 def packed(message: object) -> bytes:

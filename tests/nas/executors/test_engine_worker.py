@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +78,19 @@ def test_other_versions_are_refused(name: str) -> None:
 
     with pytest.raises(ConfigurationError, match=rf"the driver has {name} 0\.0, this worker .*Install the same"):
         other.unpack()
+
+
+@pytest.mark.parametrize("ahead_s", [-600.0, 600.0])
+def test_time_of_a_training_counts_on_the_workers_clock(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
+    """The clocks of driver and worker may differ; only the seconds that are left travel."""
+    trial = Trial(number=0, index=0, proposal=Proposal(point={"x": 1}), slot=0, attempt=1)
+    spec, clock = EngineSpec(runtime=runtime()), time.time
+    orders = [PackedOrder.of(spec, Assignment(trial, train_until=until)) for until in (clock() + 60, math.inf, None)]
+    monkeypatch.setattr("time.time", lambda: clock() + ahead_s)
+    soon, ever, never = (order.unpack()[1].train_until for order in orders)
+
+    assert soon - time.time() == pytest.approx(60, abs=5)
+    assert (ever, never) == (math.inf, None)
 
 
 @pytest.fixture

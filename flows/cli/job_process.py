@@ -80,7 +80,9 @@ class JobCommand:
                 status = _wait(process, parent)
                 lines.join(1.0)
             result = exchange_folder / "result.json"
-            search = json.loads(result.read_text())["search"] if result.exists() else None
+            search = None
+            with suppress(FileNotFoundError, ValueError):  # a full disk may have cut the result
+                search = json.loads(result.read_text())["search"]
             return JobResult(status, search, output.read_text(encoding="utf-8", errors="backslashreplace"))
 
     def _start(self, exchange_folder: Path, out: IO[bytes]) -> subprocess.Popen[str]:
@@ -139,7 +141,10 @@ def job_orders() -> dict[str, Any] | None:
 def return_search(search: str | None) -> None:
     """Returns the name of the search to the launcher's process, if there is one."""
     if (orders := job_orders()) is not None:
-        (Path(orders["exchange_folder"]) / "result.json").write_text(json.dumps({"search": search}))
+        try:
+            (Path(orders["exchange_folder"]) / "result.json").write_text(json.dumps({"search": search}))
+        except OSError as error:
+            tell(f"heirloom: the multirun does not learn the name of this search: {error}")
 
 
 def _stop_with_launcher() -> None:

@@ -14,7 +14,7 @@ from nas.core.names import check_new_name
 from nas.core.ranking import Export
 from nas.core.spec import Spec
 from nas.core.validation import check_int
-from nas.search.definition import PreparedSearch, Search, read_code, read_retry
+from nas.search.definition import TWO_STAGE, PreparedSearch, Search, read_code, read_retry
 from nas.search.identity import claim_identity
 from nas.search.imported_weights import import_weights
 from nas.search.pipeline import SearchPipeline
@@ -121,6 +121,9 @@ def open_pipeline(
     prepared = search.build(is_loop=is_loop)
     budget = _budget_of(options.budget)
     prepared.check_budget(budget)
+    if prepared.left_out and search.plan != TWO_STAGE:
+        names = ", ".join(sorted(prepared.left_out))
+        logger.warning("policies skipped, not declared by the problem: %s", names)
     name = prepared.default_name if options.name is None else options.name
     files = open_root(options.root, options.options).subfolder(check_new_name(name))
     records = Records(files)

@@ -17,9 +17,9 @@ from nas.storage.signature import Signature
 class LineageDonors:
     """Finds the trial of a lineage that shares the most with a new point or network.
 
-    The answer depends on the lineage alone, as a tuner's must. Of equals, the trial with the highest number wins; a
-    trial without a score comes last. Keep the object as an attribute: it reads each trial once, and starts over with
-    another lineage.
+    The answer depends on the lineage alone, as a tuner's must. Of equals, the best score wins, then the highest
+    number; a trial without a score comes last. Keep the object as an attribute: it reads each trial once, and starts
+    over with another lineage.
 
         self.donors = LineageDonors(space, metrics[0])
         ...

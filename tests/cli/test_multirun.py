@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.command import Invocation, run_command
+from flows.cli.job_process import JobCommand, JobResult
 from flows.cli.settings.search import search_name
 from nas.core.names import check_new_name
 from nas.core.spec import Spec
@@ -128,6 +129,15 @@ def test_a_launcher_returns_exit_statuses(here: Path) -> None:
     assert done.status == 2
     assert "heirloom: job 0 (tuner=evolution): tuner.population_size=0: must be" in done.err
     assert done.out.count("best: trial") == 1
+
+
+@pytest.mark.parametrize("written", ['{"search": "mine"}', '{"sea', ""])
+def test_a_cut_result_of_a_job_costs_its_name_only(here: Path, written: str) -> None:
+    """A full disk may cut it. The job's status and output count."""
+    program = f"import os; open(os.environ['HEIRLOOM_JOB'] + '/result.json', 'w').write({written!r}); print('done')"
+    result = JobCommand(words=("-c", program), folder=str(here), label="job", orders={}).run()
+
+    assert result == JobResult(0, "mine" if written.endswith("}") else None, "done\n")
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ from nas import (
 )
 from nas.core.budget import AtDeadline
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
-from nas.core.policy import Policy
+from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import spec_of
 from nas.search.lease import SearchLease
 from nas.search.search_init import SearchInit
@@ -351,6 +351,16 @@ def test_instance_trains_itself(is_whole: bool) -> None:
     assert all(trial.metrics["score"] == 2 * trial.point["x"] for trial in results.lineage)
     with pytest.raises(ConfigurationError, match=r"problem\.arguments\.factor: 2 there, 3 here"):
         run_search(Scaled(factor=3), tuner=RandomTuner, root=root, name=results.name, budget=3)
+
+
+def test_policies_that_a_plan_loses_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A plan of the user's own does not lose a policy in silence; the default plan is for any problem."""
+    plan = PolicyPlan((Stage(name="search", policies=frozenset({Policy.QUICK_EVAL})), Stage(name="final")))
+    run_search(SEARCH, root=memory(), budget=1)
+    run_search(replace(SEARCH, plan=plan), root=memory(), budget=1)
+
+    skipped = [text for text in caplog.messages if "policies skipped" in text]
+    assert skipped == ["policies skipped, not declared by the problem: QUICK_EVAL"]
 
 
 @pytest.mark.parametrize(

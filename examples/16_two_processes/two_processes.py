@@ -1,5 +1,6 @@
 """Digits by DistributedDataParallel: the process of the trial is rank 0, and starts the other one."""
 
+import copy
 import os
 import tempfile
 from pathlib import Path
@@ -53,5 +54,6 @@ class TwoProcesses(Problem):
 
 
 def start(index: int, meeting: Path, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+    network = copy.deepcopy(network)  # its tensors came in memory that rank 0 trains in, too
     train_rank(index + 1, meeting, network, images, labels)
     os._exit(0)  # Python's own end aborts the process if a thread of gloo is not done with its last work

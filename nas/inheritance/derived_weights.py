@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from nas.inheritance.attention_heads import width_of
 from nas.inheritance.donor_weights import LazyWeights
+from nas.storage.tensor_names import is_weight
 from nas.storage.tensor_parts import TensorParts
 
 _PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -78,13 +79,17 @@ def _in_fused(name: str, shapes: Mapping[str, Tensor]) -> _Origin | None:
 def _tied(model: nn.Module, shapes: Mapping[str, Tensor]) -> Iterator[tuple[str, _Origin]]:
     """Yields the last linear layer's weight, if the donor may have it only as embedding.
 
-    It has the shape of a single embedding, and is no square.
+    It has the shape of a single embedding, and is no square. The donor has no such weight under another name.
     """
+    names = model.state_dict().keys()
     layers = dict(model.named_modules())
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)][-1:]
     for name in linear:
         head = (width_of(layers[name]), width_of(layers[name], inputs=True))
         embeddings = [(own, layer) for own, layer in layers.items() if isinstance(layer, nn.Embedding)]
         same = [f"{own}.weight" for own, layer in embeddings if (layer.num_embeddings, layer.embedding_dim) == head]
-        if len(same) == 1 and same[0] in shapes and head[0] != head[1]:
+        if len(same) != 1 or same[0] not in shapes or head[0] == head[1]:
+            continue
+        others = {own: tensor for own, tensor in shapes.items() if own not in names and is_weight(own)}
+        if all(is_lazy(tensor) or tensor.shape != shapes[same[0]].shape for tensor in others.values()):
             yield f"{name}.weight", _Origin(same[0])

@@ -61,6 +61,16 @@ def test_an_embedding_saved_once_gives_an_untied_head() -> None:
     assert same.tensors["head.weight"].why == "from embed.weight"
 
 
+def test_a_head_of_another_name_is_not_taken_from_the_embedding() -> None:
+    """The donor's own head has the shape of the embedding; it is a renamed layer."""
+    donor, child = Words(4, is_tied=False), Words(4, is_tied=False)
+    saved = {name.replace("head", "decoder"): tensor for name, tensor in donor.state_dict().items()}
+    inherit(child, [saved])
+
+    assert torch.equal(child.head.weight, donor.head.weight)
+    assert torch.equal(child.embed.weight, donor.embed.weight)
+
+
 @pytest.mark.parametrize("child", [Words(4, is_tied=False, n_words=4), Words(4, is_tied=False, n_words=5)])
 def test_other_linear_layers_do_not_take_an_embedding(child: Words) -> None:
     """A linear layer within the network, or a head of a square shape, keeps its values."""

@@ -213,7 +213,8 @@ class SupernetTuner(Tuner):
         assert shared.epoch is not None
         for point in shared.epoch.suggested:
             if not shared.has_subnet(point, self.space) and not lineage.refuses(point):
-                yield Proposal(point=point, reason=f"suggested by {shared.epoch.number}")
+                parents = (shared.epoch.number,)  # a controller does not learn from points that it did not draw
+                yield Proposal(point=point, parents=parents, reason=f"suggested by {shared.epoch.number}")
 
     def _rescored(self, lineage: Lineage, shared: SharedWeights) -> Iterator[Proposal]:
         """Yields the best points of earlier epochs that the newest epoch has not scored.

@@ -232,13 +232,14 @@ def test_best_points_are_scored_again() -> None:
 
 
 def test_suggested_points_come_first() -> None:
-    """Points that an epoch suggests are its first subnets, each once."""
+    """Points that an epoch suggests are its first subnets, each once, and its children: no controller drew them."""
     session = Session(n_epochs=1, warm_up_epochs=1)
     session.begin()
     session.end(0, 0.5, suggested=({"x": 7}, {"x": 3}))
     session.run(0.1, 0.1, 0.1)
 
     assert [trial.point["x"] for trial in session.trials[1:3]] == [7, 3]
+    assert [trial.parents for trial in session.trials[1:3]] == [(0,), (0,)]
     assert session.trials[3].point["x"] not in (7, 3)
 
 

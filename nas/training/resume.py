@@ -292,6 +292,8 @@ def _set_state(part: Any, state: Any) -> None:
     import numpy as np
     import torch
 
+    from nas.inheritance.module_state import load_weights
+
     match part:
         case dict():
             part.clear()
@@ -302,6 +304,8 @@ def _set_state(part: Any, state: Any) -> None:
             part.bit_generator.state = state
         case torch.Generator():
             part.set_state(state)
+        case torch.nn.Module():
+            load_weights(part, state)
         case _:
             part.load_state_dict(state)
 

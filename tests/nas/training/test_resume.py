@@ -646,6 +646,27 @@ class TestResumption:
         parts = load_manifest(runner.files, result.checkpoint).parts
         assert parts["in_proj_weight"].sizes == ((2, 4), (2, 4), (2, 4))
 
+    def test_lazy_norms_get_their_sizes(self, runner: AttemptRunner) -> None:
+        """A lazy network takes its sizes from the resume point, without a batch before it."""
+        first, second = (nn.Sequential(nn.LazyInstanceNorm1d(affine=True)) for _ in range(2))
+        batch = torch.arange(24.0).reshape(2, 3, 4)
+
+        def early(run: TrialRun) -> None:
+            first(batch)
+            run.save_resume_point(1, first)
+
+        def body(run: TrialRun) -> object:
+            resumed = run.resumed_from()
+            assert resumed is not None
+            resumed.load(second)
+            return {"score": float(second(batch).sum())}
+
+        ended(runner, early)
+        result = runner.attempt(body)
+
+        assert result is not None
+        assert result.state == State.COMPLETE, result.error
+
     def test_other_parts_are_refused(self, runner: AttemptRunner) -> None:
         """load accepts only the parts given to checkpoint: the same kinds, order and number."""
         ended(runner, lambda run: run.save_resume_point(1, net := nn.Linear(1, 1), sgd(net)))

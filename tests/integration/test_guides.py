@@ -33,9 +33,10 @@ N_RUN = 15
 
 @dataclass(frozen=True)
 class Marked:
-    """A marked block: its page, its lines, and the example, the files or the command that they need."""
+    """A marked block: its page and place, its lines, and the example, the files or the command that they need."""
 
     page: Path
+    start: int
     example: str
     files: tuple[str, ...]
     before: str
@@ -44,7 +45,7 @@ class Marked:
 
 def marked_blocks() -> list[Marked]:
     return [
-        Marked(page, found[1] or "", tuple((found[2] or "").split()), found[3] or "", found[4])
+        Marked(page, found.start(), found[1] or "", tuple((found[2] or "").split()), found[3] or "", found[4])
         for page in PAGES
         for found in MARKED.finditer(page.read_text())
     ]
@@ -52,13 +53,14 @@ def marked_blocks() -> list[Marked]:
 
 def write_files(marked: Marked, folder: Path) -> None:
     """Writes the blocks before the marked one into the files that the mark names."""
-    before = [found[2] for found in BLOCK.finditer(marked.page.read_text().partition("<!-- run")[0])]
+    before = [found[2] for found in BLOCK.finditer(marked.page.read_text()[: marked.start])]
     for name, content in zip(marked.files, before[-len(marked.files) :], strict=True):
         (folder / name).write_text(content)
 
 
 def shortened(lines: str) -> str:
-    """Returns commands whose searches have eight trials at most."""
+    """Returns commands whose searches have eight trials, or 36 seconds, at most."""
+    lines = re.sub(r"\bbudget\.hours=0\.\d+", "budget.hours=0.01", lines)
     return re.sub(r"\bbudget\.trials=(\d+)", lambda found: f"budget.trials={min(8, int(found[1]))}", lines)
 
 

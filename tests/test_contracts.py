@@ -220,7 +220,7 @@ def test_problem(name: str, tmp_path: Path) -> None:
     content = PROBLEMS[name]
     changes: dict[str, Any] = {}
     if name == "cifar10":
-        changes = {"data_file": str(write_cifar10(tmp_path / "random.npz")), "n_epochs": 2}
+        changes = {"data_file": str(write_cifar10(tmp_path / "random.npz")), "n_epochs": 2, "max_flops": 20_000_000}
     if name == "fashion_mnist":
         write_fashion_mnist(tmp_path)
         changes = {"data_root": str(tmp_path), "space": "blocks"}

@@ -20,7 +20,7 @@ DIGITS = (
 )
 COMMAND = (
     *DIGITS,
-    *("+tuner=nsga2", "tuner.population_size=4", "+constraints.parameters=8e3", "runner=processes", "slots=2"),
+    *("+tuner=nsga2", "tuner.population_size=4", "+constraints.parameters=8e3", "runner=threads", "slots=2"),
 )
 
 

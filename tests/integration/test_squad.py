@@ -18,6 +18,7 @@ FILES = {
 }
 SEARCH = (
     "+tuner=evolution", "tuner.population_size=2", "tuner.sample_size=2", "problem=squad", "problem.n_questions=160",
+    "problem._target_=unexported_squad.UnexportedSquad",
     "policy=search_only", "budget.trials=3", "runner=debug", "device=cpu", "threads=1",
 )  # fmt: skip
 

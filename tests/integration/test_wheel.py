@@ -161,6 +161,8 @@ def test_the_readmes_commands_search(mine: Path, variables: dict[str, str], numb
     session = json.loads((folder / "sessions" / "0001.json").read_text())
     assert session["pid"] not in pids
 
+    if number:  # its winner is of the same class
+        return
     best = json.loads((folder / "best-0001.json").read_text())
     program = folder / best["export"] / "program.pt2"
     predicted = subprocess.run(

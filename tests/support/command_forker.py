@@ -49,6 +49,9 @@ def main() -> None:
     sys.path.pop(0)  # this script's folder, which is in PYTHONPATH too
     for name in IMPORTS:
         importlib.import_module(name)
+    from hydra._internal.hydra import Hydra
+
+    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # compose once, as tests/conftest.py does
     gc.freeze()  # else each command's end visits, and so copies, all that was imported
     for line in sys.stdin:
         if (pid := os.fork()) == 0:

@@ -28,7 +28,7 @@ def write_fashion_mnist(folder: Path) -> None:
 
 
 def write_cifar10(path: Path) -> Path:
-    """Writes an npz with random images of CIFAR-10's size, 600 for training and 60, and returns its path."""
-    (x_train, y_train), (x_test, y_test) = random_images(600, 32, 32, 3), random_images(60, 32, 32, 3)
+    """Writes an npz with random images of CIFAR-10's size, 240 for training and 60, and returns its path."""
+    (x_train, y_train), (x_test, y_test) = random_images(240, 32, 32, 3), random_images(60, 32, 32, 3)
     np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
     return path

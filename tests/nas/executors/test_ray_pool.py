@@ -269,8 +269,9 @@ def test_the_loss_of_the_head_ends_the_session(nodes: RayNodes, open_driver: Cal
         running.result(120)
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ray that can't start ends the first trial with one line."""
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "2")  # it asks for 20 s by default
     driver = Driver(tmp_path / "search", "127.0.0.1:9")
     error = driver.start(0, "nothing").exception(120)
     driver.close()

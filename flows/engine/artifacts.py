@@ -22,7 +22,7 @@ import httpx
 from flows.engine.run_log import RunLog
 from nas.core.full_scores import is_in_hand
 from nas.core.metric import Metric
-from nas.core.ranking import Export, WinnerKey, winner_key
+from nas.core.ranking import Export, WinnerKey, competitors, winner_key
 from nas.core.redaction import clean
 from nas.core.shared_scores import has_shared_score
 from nas.core.supernet import add_shared_epoch
@@ -47,7 +47,7 @@ class RunArtifacts:
     Args:
         client: Client of Prefect's API; see ``api_client``.
         flow_run: Id of the flow run.
-        metric: Ranks the leaderboard.
+        metrics: The problem's metrics. The leaderboard shows the first; all rank it.
         stages: Stages of the policy plan in order. Later stages rank first, because they train more.
         export: With ``best``, trials in hand with a full score rank among the finals.
         task_run_of: Returns the task run of a trial.
@@ -59,7 +59,7 @@ class RunArtifacts:
         self,
         client: httpx.Client,
         flow_run: str,
-        metric: Metric,
+        metrics: Sequence[Metric],
         stages: Sequence[str],
         *,
         export: Export = "final",
@@ -69,7 +69,7 @@ class RunArtifacts:
     ) -> None:
         self.n_lost = 0
         self._flow_run = flow_run
-        self._metric = metric
+        self._metrics = metrics
         self._stages = {name: place for place, name in enumerate(stages)}
         self._export = export
         self._task_run_of = task_run_of
@@ -198,26 +198,28 @@ class RunArtifacts:
         self._finished |= {trial.number: trial for trial in trials}
         for trial in trials:
             add_shared_epoch(self._epochs, trial)
-        scored = [trial for trial in trials if winner_key(trial, (self._metric,)) is not None]
+        scored = [trial for trial in trials if winner_key(trial, self._metrics) is not None]
         self._leaders += scored
         self._leaders.sort(key=self._place)
         del self._leaders[N_LEADERS:]
         self._is_stale |= bool(scored)
 
     def _place(self, trial: Trial) -> tuple[int, WinnerKey]:
-        """Returns the sort key of a leader: later stages first, then as the winner is chosen."""
-        key = winner_key(trial, (self._metric,), self._epochs)
+        """Returns the sort key below the possible winners: later stages first, then better trials."""
+        key = winner_key(trial, self._metrics, self._epochs)
         assert key is not None
         stage = self._stages.get(trial.stage, 0)
-        if self._export == "best" and is_in_hand(trial, self._finished.get, self._metric):
+        if self._export == "best" and is_in_hand(trial, self._finished.get, self._metrics[0]):
             stage = len(self._stages) - 1
         return -stage, key
 
     def _write_leaderboard(self) -> None:
         if not self._is_stale:
             return
-        shared = {trial.number for trial in self._leaders if has_shared_score(trial, self._finished.get)}
-        text = leaderboard_text(self._leaders, self._metric, shared)
+        winners = competitors(self._finished.values(), self._metrics, [*self._stages], self._export)
+        leaders = [*{trial.number: trial for trial in (*winners, *self._leaders)}.values()][:N_LEADERS]
+        shared = {trial.number for trial in leaders if has_shared_score(trial, self._finished.get)}
+        text = leaderboard_text(leaders, self._metrics[0], shared)
         known, self._leaderboard = self._leaderboard, None  # created again if this fails
         if known is None:
             self._leaderboard = self._create("leaderboard", "The best trials so far", text)

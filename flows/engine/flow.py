@@ -114,7 +114,7 @@ class FlowRun:
         artifacts = self._artifacts = RunArtifacts(
             api_client(self._api_url),
             self.id,
-            pipeline.metric,
+            pipeline.prepared.problem.metrics,
             [stage.name for stage in pipeline.prepared.plan.stages],
             export=pipeline.ranking.export,
             task_run_of=self.executor.task_run_of,

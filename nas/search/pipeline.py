@@ -139,7 +139,6 @@ class SearchPipeline:
         self.log_dir = os.path.abspath(log_dir)
         self.ended_by_tuner = False
         self._trials: Sequence[Trial] = ()  # of the session that runs
-        self.metric = prepared.problem.metrics[0]
         rule = last_export(records) if export is None else export
         self.ranking = Ranking(prepared.plan, prepared.problem.metrics, finalists, prepared.tuner.ranked, rule)
         has_test = Ability.TEST in prepared.problem.abilities

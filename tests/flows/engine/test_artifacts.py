@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,7 @@ from nas.storage.verified import digest_of
 from tests.support.commands import until
 
 ROOT = Path(__file__).parents[3]
+LOSS = Metric("loss", "minimize")
 MANIFEST = Reference("manifests/000007-ab.json", 120, digest_of(b"manifest"))
 PACK = Reference("packs/000007-ab.safetensors", 4_000_000, digest_of(b"pack"))
 
@@ -82,11 +83,12 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
         api.shutdown()
 
 
-def artifacts(url: str, events: list[Event], *, export: Export = "final") -> RunArtifacts:
+def artifacts(
+    url: str, events: list[Event], *, export: Export = "final", metrics: Sequence[Metric] = (LOSS,)
+) -> RunArtifacts:
     stages = ["search", "final"]
     client = httpx.Client(base_url=url, timeout=10)
-    metric = Metric("loss", "minimize")
-    return RunArtifacts(client, "f1", metric, stages, export=export, task_run_of=lambda n: f"t{n}", post=events.append)
+    return RunArtifacts(client, "f1", metrics, stages, export=export, task_run_of=lambda n: f"t{n}", post=events.append)
 
 
 def trial(number: int, loss: float, stage: str = "search") -> Trial:
@@ -130,6 +132,32 @@ def test_trials_that_cannot_win_are_not_on_the_leaderboard(api: Api) -> None:
     boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
 
     assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["4", "0", "2"]
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(0.55, ["1", "0", "5"]), (0.4, ["5", "1", "0"])])
+def test_the_winner_leads_the_leaderboard_if_the_finals_met_the_deadline(
+    api: Api, loss: float, expected: list[str]
+) -> None:
+    """A final cut short leads only if it is better than the best complete search trial."""
+    shown = artifacts(api.url, [])
+    final = replace(published(5), stage="final", state=State.STOPPED, reason=Reason.DEADLINE, metrics={"loss": loss})
+    for each in (trial(0, 0.6), trial(1, 0.5), final):
+        shown.observe(Finished(each))
+    shown.close(5)
+    boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
+
+    assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == expected
+
+
+def test_further_metrics_decide_between_equal_leaders(api: Api) -> None:
+    """Of two trials with the same first metric, the one with the better second metric leads, as it would win."""
+    shown = artifacts(api.url, [], metrics=(LOSS, Metric("parameters", "minimize")))
+    for number, n_parameters in enumerate((900, 500)):
+        shown.observe(Finished(replace(trial(number, 0.2), metrics={"loss": 0.2, "parameters": n_parameters})))
+    shown.close(5)
+    boards = [body["data"] for _, _, body in api.sent if "# Leaderboard" in body["data"]]
+
+    assert re.findall(r"^\| \d+ \| (\d+) ", boards[-1], re.MULTILINE) == ["1", "0"]
 
 
 def test_trials_in_hand_rank_among_finals_with_export_best(api: Api) -> None:

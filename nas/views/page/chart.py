@@ -54,10 +54,14 @@ class Frame:
         return "".join(f"M{self.left:.0f} {y:.1f}H{self.right:.0f}" for y in heights)
 
     def texts(self, values: Sequence[float], height_of: Callable[[float], float]) -> Iterator[Text]:
-        """Yields the texts of the axis on the left, all with the same number of decimals."""
-        decimals = max((len(f"{value:.12g}".partition(".")[2]) for value in values), default=0)
+        """Yields the texts of the axis on the left; no two ticks have the same text.
+
+        All have the same number of decimals. Great numbers, and those with many decimals, have the digits they need.
+        """
+        decimals = max(map(_n_decimals, values), default=0)
+        digits = max(map(n_digits, values), default=1)
         for value in values:
-            text = f"{value:.{decimals}f}" if abs(value) < 1e6 and decimals < 7 else f"{value:.4g}"
+            text = f"{value:.{decimals}f}" if abs(value) < 1e6 and decimals < 7 else f"{value:.{digits}g}"
             yield Text(self.left - 8, height_of(value) + 4, text, "end")
 
 
@@ -102,6 +106,17 @@ def ticks(low: float, high: float, n: int = 5) -> list[float]:
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def n_digits(tick: float) -> int:
+    """Returns the number of significant digits of a tick, which has at most 12."""
+    mantissa, _, _ = f"{tick:.11e}".partition("e")
+    return len(mantissa.rstrip("0").lstrip("-").replace(".", ""))
+
+
+def _n_decimals(tick: float) -> int:
+    _, _, exponent = f"{tick:.11e}".partition("e")
+    return max(0, n_digits(tick) - 1 - int(exponent))
 
 
 def limited(value: float) -> float:

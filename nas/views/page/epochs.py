@@ -72,7 +72,7 @@ class _Chart:
             label=f"{self.name} by supernet epoch",
             grid=_FRAME.lines(map(self.y, values)),
             ticks=(
-                *(Text(_FRAME.left - 6, self.y(value) + 4, f"{value:.4g}", "end") for value in values),
+                *_FRAME.texts(values, self.y),
                 *(Text(self.x(epoch), _FRAME.height - 7, str(epoch)) for epoch in numbers),
             ),
             lines=(Path("best", f"M{line}"),),

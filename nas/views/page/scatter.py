@@ -11,7 +11,7 @@ from nas.core.shared_scores import shared_scores
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
 from nas.views.formatting import number
-from nas.views.page.chart import WITH_SHARED_WEIGHTS, Chart, Frame, Mark, Text, limited, ticks
+from nas.views.page.chart import WITH_SHARED_WEIGHTS, Chart, Frame, Mark, Text, limited, n_digits, ticks
 from nas.views.page.dots import MAX_MARKS, dots
 from nas.views.page.legend import LegendItem, Path, score_item
 from nas.views.page.shapes import circle, diamond, square
@@ -69,9 +69,10 @@ class _Axis:
         return f"{self.metric.name} ({better} is better{', logarithmic' if self.is_log else ''})"
 
 
-def _round_number(mark: float) -> str:
-    """Returns the text of a mark on an axis, in full up to ten millions."""
-    return f"{mark:,.0f}" if 1e3 <= abs(mark) < 1e7 and mark == int(mark) else f"{mark:.5g}"
+def _labeled(marks: Sequence[float]) -> list[tuple[float, str]]:
+    """Returns the marks on an axis with different texts, in full up to ten millions."""
+    digits = max([5, *map(n_digits, marks)])
+    return [(m, f"{m:,.0f}" if 1e3 <= abs(m) < 1e7 and m == int(m) else f"{m:.{digits}g}") for m in marks]
 
 
 class _Scatter:
@@ -94,8 +95,8 @@ class _Scatter:
             label=f"{self.metrics[0].name} and {self.metrics[1].name} of every trial, and the front",
             grid=_FRAME.lines([_FRAME.bottom, *map(self.y.at, up)]) + columns,
             ticks=(
-                *(Text(_FRAME.left - 8, self.y.at(value) + 4, _round_number(value), "end") for value in up),
-                *(Text(self.x.at(value), _FRAME.bottom + 19, _round_number(value)) for value in across),
+                *(Text(_FRAME.left - 8, self.y.at(v) + 4, text, "end") for v, text in _labeled(up)),
+                *(Text(self.x.at(v), _FRAME.bottom + 19, text) for v, text in _labeled(across)),
                 *self.remark(),
             ),
             lines=(*self.dots(), *self.fronts()),

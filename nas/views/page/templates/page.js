@@ -243,7 +243,7 @@
     const y = (v) => bottom - (bottom - top) * ((v - y0) / (y1 - y0));
     const chart = svg("svg", { class: "curve", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Learning curves" });
     for (const v of ticks(y0, y1, 4)) {
-      chart.append(svg("path", { class: "grid", d: `M${left} ${y(v)}H${right}` }), svg("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toPrecision(5)))));
+      chart.append(svg("path", { class: "grid", d: `M${left} ${y(v)}H${right}` }), svg("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, String(v)));
     }
     for (const v of ticks(x0, x1, 6)) chart.append(svg("text", { x: x(v), y: bottom + 16, "text-anchor": "middle" }, String(v)));
     chart.append(svg("text", { class: "name", x: (left + right) / 2, y: H - 4, "text-anchor": "middle" }, "step"));

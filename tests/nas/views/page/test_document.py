@@ -24,7 +24,7 @@ from nas.core.trial import Reason, State, Trial
 from nas.storage.open import open_root
 from nas.views.comparison.curves import best_so_far
 from nas.views.comparison.searches import ComparedSearch
-from nas.views.page.chart import Chart, ticks
+from nas.views.page.chart import Chart, Frame, ticks
 from nas.views.page.curve import best_curve
 from nas.views.page.document import lineage_page
 from nas.views.page.epoch_columns import lay_out_epochs
@@ -516,6 +516,39 @@ def test_ticks(low: float, high: float) -> None:
     assert 3 <= len(found) <= 11
     assert low - 1e-12 <= found[0] < found[-1] <= high + 1e-12
     assert all(len(f"{tick:.12g}".strip("-0.").replace(".", "").rstrip("0")) <= 6 for tick in found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.9111, 0.9944, ["0.92", "0.94", "0.96", "0.98"]),
+        (2e-5, 8e-5, ["0.00002", "0.00004", "0.00006", "0.00008"]),
+        (1e-7, 3e-7, ["1e-07", "1.5e-07", "2e-07", "2.5e-07", "3e-07"]),
+        (0.9123451, 0.9123459, ["0.9123452", "0.9123454", "0.9123456", "0.9123458"]),
+        (0.0, 4e6, ["0", "1e+06", "2e+06", "3e+06", "4e+06"]),
+        (1234561.0, 1234569.0, ["1234562", "1234564", "1234566", "1234568"]),
+    ],
+)
+def test_texts_of_ticks(low: float, high: float, expected: list[str]) -> None:
+    """Ticks have the same decimals, or as many digits as tell them apart."""
+    frame = Frame(width=100, height=100, left=50, right=90, top=10, bottom=90)
+
+    assert [text.text for text in frame.texts(ticks(low, high), lambda value: 0.0)] == expected
+
+
+def test_ticks_of_close_values_differ() -> None:
+    """The charts of supernet epochs and of objectives tell close values apart."""
+    values = [0.91234, 0.912352]
+    epochs = [
+        trial(n, score=0.5, metrics={"accuracy": 0.5, "skips": value}, point={"supernet_epoch": n})
+        for n, value in enumerate(values)
+    ]
+    scored = [trial(n, score=value, metrics={"accuracy": value, "flops": 1e6}) for n, value in enumerate(values)]
+    skips = dict(epoch_charts(Lineage.of(epochs), ACCURACY))["skips"]
+    objectives = objectives_scatter(Lineage.of(scored), OBJECTIVES)
+
+    assert [tick.text for tick in skips.ticks if tick.anchor == "end"] == ["0.912340", "0.912345", "0.912350"]
+    assert [tick.text for tick in objectives.ticks if tick.anchor == "end"] == ["0.91234", "0.912345", "0.91235"]
 
 
 def test_no_scores() -> None:

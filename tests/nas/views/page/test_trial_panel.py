@@ -96,6 +96,19 @@ def test_panel_in_a_browser(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_close_scores_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """The ticks of a learning curve with close scores have different texts."""
+    curve = tuple(enumerate({"accuracy": value} for value in (0.91234, 0.912352)))
+    shown(browser, lineage_page(snapshot_of([trial(0, score=0.912352, curve=curve)], tmp_path)), tmp_path)
+    browser.execute_script("location.hash = '#trial-0'")
+    browser.execute_script("return new Promise((done) => setTimeout(done, 100))")
+    ticks = browser.find_elements("css selector", "#trial svg.curve text[text-anchor='end']")
+    texts = [tick.get_attribute("textContent") for tick in ticks]
+
+    assert len({*texts}) == len(texts) >= 3
+
+
+@pytest.mark.slow
 def test_architecture_in_a_browser(browser: Any, tmp_path: Path) -> None:
     """The network of a chosen trial is drawn: a box for the input and each layer, and a path for each connection."""
     page = lineage_page(snapshot_of(family(), tmp_path))

@@ -216,7 +216,7 @@ class Engine:
         trials = mark_outdated(records.load()[0], newest)
         n_trials = pipeline.budget.trials
         if only_finals:
-            n_trials = sum(trial.stage == prepared.plan.search.name for trial in trials)
+            n_trials = sum(trial.stage == prepared.plan.search.name and trial.is_counted for trial in trials)
         wanted = pipeline.n_trials_by_stage(trials, n_trials)
         done = [trial for trial in trials if trial.is_finished]
         with Progress(pipeline.prepared.problem.metrics, wanted, trials) as progress:

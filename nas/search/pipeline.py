@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -507,24 +508,22 @@ class SearchPipeline:
     def n_trials_by_stage(self, trials: Sequence[Trial], n_trials: int | None) -> dict[str, int | None]:
         """Returns the expected number of trials by stage.
 
-        A later stage has at most as many as the stage before. With ``more_epochs`` no finalist is trained, but at most
-        one trial of the last stage.
+        A later stage has at most as many as the stage before. Known retries and trials of ``more_epochs`` come on top.
+        Those that the session will propose are left out. With ``more_epochs`` no finalist is trained.
 
         Args:
             trials: All trials.
             n_trials: The number of the search stage's trials that get a score; None: not known.
         """
-        if self.more_epochs is None:
-            expected = self.ranking.n_trials_by_stage(n_trials)
-            for before, stage in itertools.pairwise(expected):
-                if (n_before := expected[before]) is not None:
-                    expected[stage] = min(expected[stage] or 0, n_before)
-            return expected
-        found: dict[str, int | None] = {
-            stage.name: sum(trial.stage == stage.name for trial in trials) for stage in self.prepared.plan.stages
-        }
-        last = self.prepared.plan.stages[-1].name
-        return {**found, last: (found[last] or 0) + (self._trial_to_continue(trials) is not None)}
+        if self.more_epochs is not None:
+            n_known = Counter(trial.stage for trial in trials)
+            return {stage.name: n_known[stage.name] for stage in self.prepared.plan.stages}
+        expected = self.ranking.n_trials_by_stage(n_trials)
+        for before, stage in itertools.pairwise(expected):
+            if (n_before := expected[before]) is not None:
+                expected[stage] = min(expected[stage] or 0, n_before)
+        n_on_top = Counter(trial.stage for trial in trials if not trial.is_counted)
+        return {stage: None if n is None else n + n_on_top[stage] for stage, n in expected.items()}
 
     def _run_more_epochs(self, controller: SearchController, more: MoreEpochs) -> None:
         stage = self.prepared.plan.stages[-1]

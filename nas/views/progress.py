@@ -48,7 +48,8 @@ class Progress:
 
     Args:
         metrics: The problem's metrics; the first is shown.
-        wanted: Number of trials per stage, search stage first; None: not known.
+        wanted: Number of trials per stage, search stage first; None: not known. Without retries and trials of
+            ``more_epochs`` that are proposed later.
         known: Trials of earlier sessions, finished or not.
     """
 
@@ -127,7 +128,7 @@ class Progress:
     def observe(self, event: Event) -> None:
         """Updates the display after an event of the search."""
         if isinstance(event, Proposed):
-            self._n_known[event.trial.stage] += 1
+            self._expect(event.trial)
             self._reports.add([event.trial])
         match event:
             case Started(trial=number):
@@ -175,6 +176,12 @@ class Progress:
             case _:
                 return
         self._detail = None
+
+    def _expect(self, trial: Trial) -> None:
+        n_wanted = self._n_wanted[trial.stage]
+        self._n_known[trial.stage] += 1
+        if n_wanted is not None and not trial.is_counted:  # retries and more epochs come on top
+            self._n_wanted[trial.stage] = n_wanted + 1
 
     def _count(self, trial: Trial, *, is_new: bool) -> None:
         stage = self._stage = trial.stage

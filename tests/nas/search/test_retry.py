@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,6 +157,17 @@ def test_neither_budget_nor_tuner_counts_them(sessions: Sessions) -> None:
     learned = [number for trial in in_search(found) for number in trial.learned]
     assert {t.number for t in in_search(found) if t.retry_of is not None} <= set(learned)
     assert len(learned) == len(set(learned))
+
+
+def test_the_progress_expects_them_beside_the_budget(sessions: Sessions, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the session of the retries and in later ones the total is that of the budget, the retries and the finals."""
+    sessions.run(3, 0, 2)
+    for n_trials, retry in ((5, "failed"), (9, None)):
+        n_finals = sum(trial.stage == "final" for trial in sessions.records.load()[0])
+        sessions.run(n_trials, retry=retry, progress=True)
+        totals = re.findall(r"^\[\d+/(\d+) done\]", capsys.readouterr().err, re.MULTILINE)
+
+        assert int(totals[0]) == n_trials + 2 + max(2, n_finals)
 
 
 def test_a_retry_that_fails_can_be_repeated(sessions: Sessions) -> None:

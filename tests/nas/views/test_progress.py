@@ -44,6 +44,18 @@ def test_new_finalists_of_an_extended_search_count_before_they_are_done(capsys: 
     assert re.findall(r"^\[(\d+/\d+) done\]", capsys.readouterr().err, re.MULTILINE) == ["7/8", "8/9", "9/9"]
 
 
+def test_retries_come_on_top_of_the_budget() -> None:
+    """A trial that ``retry=failed`` adds is none of the trials that are left."""
+    failed = (1, 4, 7)
+    known = [trial(n, "search", State.FAILED if n in failed else State.COMPLETE) for n in range(10)]
+    progress = Progress([Metric("score")], {"search": 16, "final": 2}, known)
+    for number, source in enumerate(failed, 10):
+        progress.observe(Proposed(replace(trial(number, "search"), retry_of=source)))
+        progress.observe(Finished(replace(trial(number, "search", State.COMPLETE), retry_of=source)))
+
+    assert (progress.n_done, progress.n_total) == (13, 16 + 3 + 2)
+
+
 @pytest.mark.parametrize("is_live", [False, True])
 def test_notes_hold_no_passwords(
     is_live: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -141,7 +153,7 @@ def test_a_shortened_final_has_fewer_epochs(
     assert "final 3 epoch 1/50," in printed
 
 
-@pytest.mark.parametrize(("stage", "wanted"), [("final", {"search": 1, "final": 2}), ("search", {"search": 3})])
+@pytest.mark.parametrize(("stage", "wanted"), [("final", {"search": 1, "final": 1}), ("search", {"search": 2})])
 def test_more_epochs_count_no_finals(
     stage: str, wanted: dict[str, int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

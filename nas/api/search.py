@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from nas.api.opened import SearchOptions, open_pipeline, search_of
+from nas.api.opened import OpenedSearch, SearchOptions, open_pipeline, search_of
 from nas.api.results import Results
 from nas.api.workers import check_not_imported, check_sent
 from nas.callbacks.base import Callback
@@ -20,10 +20,11 @@ from nas.core.spec import Spec
 from nas.core.validation import check_choice
 from nas.executors.events import Event, Notice
 from nas.search.definition import PreparedSearch, Search, check_random_state
-from nas.search.pipeline import SearchPipeline
 from nas.search.session import Runner, run_session
 from nas.storage.blobs import BlobStore
 from nas.storage.maintenance.gc.retention import Retention
+from nas.storage.records import mark_outdated
+from nas.storage.search_records import code_id
 from nas.training.messages import LOG_DIR
 from nas.training.problem import Problem
 from nas.tuners.base import Tuner
@@ -108,7 +109,7 @@ def run_search(
         from nas.training.seeds import kept_torch_state
 
         state = nullcontext() if kind == "processes" else kept_torch_state()
-        with _observed(opened.pipeline, progress) as observe, state:
+        with _observed(opened, progress) as observe, state:
             run_session(
                 opened.pipeline, runner=kind, url=opened.url, options=options, code=opened.code,
                 retries=opened.retries, observe=observe, callbacks=callbacks,
@@ -131,7 +132,7 @@ def _runner_of(runner: str | None, search: Search) -> Runner:
 
 
 @contextmanager
-def _observed(pipeline: SearchPipeline, progress: bool | None) -> Iterator[Callable[[Event], None]]:
+def _observed(opened: OpenedSearch, progress: bool | None) -> Iterator[Callable[[Event], None]]:
     """Yields the observer of a session, which shows the progress if wanted."""
     from nas.views.notebook import is_notebook
     from nas.views.notebook_progress import open_progress
@@ -140,7 +141,9 @@ def _observed(pipeline: SearchPipeline, progress: bool | None) -> Iterator[Calla
     if not shown:
         yield log_notice
         return
-    trials, _ = pipeline.records.load()
+    pipeline = opened.pipeline
+    newest = code_id(opened.code["code"]["problem"])  # the session that runs it has no record yet
+    trials = mark_outdated(pipeline.records.load()[0], newest)
     wanted = pipeline.n_trials_by_stage(trials, pipeline.budget.trials)
     with open_progress(pipeline.prepared.problem.metrics, wanted, trials) as shown_progress:
         shown_progress.limit_hours(pipeline.hours_left())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -132,6 +133,18 @@ def test_only_trials_of_the_newest_code_win(folder: Folder) -> None:
     assert (changed.export or {})["trial"] == changed.winner.number
     assert all(trial.checkpoint is not None for trial in changed.lineage if trial.state == State.COMPLETE)
     assert {trial.number for trial in restored.lineage if trial.outdated} == {t.number for t in changed.lineage} - old
+
+
+def test_the_progress_shows_no_best_trial_of_older_code(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the first line on, a better score of older code is not shown as the best, because it can't win."""
+    n_old = len(folder.run(4).lineage)
+    folder.edit("own_helper.py", lambda source: source.replace("10.0", "0.5"))
+    found = folder.run(8, code="changed", progress=True)
+    shown = [int(number) for number in re.findall(r"best .*\(trial (\d+)\)", capsys.readouterr().err)]
+
+    assert found.winner is not None
+    assert shown[-1] == found.winner.number
+    assert min(shown) >= n_old
 
 
 def test_a_changed_tuner_outdates_no_score(folder: Folder) -> None:

@@ -8,7 +8,7 @@ from nas.core.metric import Metric
 from nas.core.policy import Policy, Stage
 from nas.core.ranking import better_in_hand
 from nas.core.shared_scores import has_shared_score
-from nas.core.trial import Trial
+from nas.core.trial import State, Trial
 from nas.views.formatting import score
 
 
@@ -97,7 +97,10 @@ def more_epochs_lines(lineage: Lineage, winner: Trial, metric: Metric) -> list[s
     is_comparable = parent.policies & PARTIAL == newest.policies & PARTIAL and not has_shared_score(parent, trials.get)
     before = parent.value(metric.name) if is_comparable else None
     share = "none" if newest.inherited is None else f"{newest.inherited:.0%}"
-    text = f"more epochs: trial {newest.number} trained trial {parent.number} for {newest.more_epochs} more, "
-    text += f"from {share} of its weights: {metric.name} {score(value)}"
+    done, end = "trained", ""
+    if newest.state != State.COMPLETE:
+        done, end = "was to train", ", and met the deadline" if newest.reached_deadline else ", and was stopped"
+    text = f"more epochs: trial {newest.number} {done} trial {parent.number} for {newest.more_epochs} more, "
+    text += f"from {share} of its weights{end}: {metric.name} {score(value)}"
     text += "" if before is None else f", before {score(before)}"
     return [text if newest.number == winner.number else f"{text}; the winner stays trial {winner.number}"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from nas.core.checkpoint import Checkpoint
 from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Policy, Stage
 from nas.core.reference import Reference
-from nas.core.trial import Proposal, State, Trial
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.views.finals_line import finals_line, more_epochs_lines
 
 ACCURACY = Metric("accuracy")
@@ -82,3 +84,21 @@ def test_score_before_more_epochs_is_named_if_it_compares() -> None:
 
     assert says_before(frozenset()) and says_before(SEARCHED.policies) and says_before(quick, quick)
     assert not any(map(says_before, (quick, small, subnet)))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "done", "end"),
+    [
+        (State.COMPLETE, None, "trained", ""),
+        (State.STOPPED, Reason.DEADLINE, "was to train", ", and met the deadline"),
+        (State.STOPPED, Reason.STOPPER, "was to train", ", and was stopped"),
+    ],
+)
+def test_more_epochs_are_trained_only_if_complete(state: State, reason: Reason | None, done: str, end: str) -> None:
+    """A trial that ended before its last epoch is not said to have trained all of them."""
+    further = replace(trial(2, "final", 0.85, 1), more_epochs=20, state=state, reason=reason, inherited=1.0)
+
+    assert more_epochs_lines(Lineage.of([SEARCHED, RETRAINED, further]), RETRAINED, ACCURACY) == [
+        f"more epochs: trial 2 {done} trial 1 for 20 more, from 100% of its weights{end}: accuracy 0.8500, "
+        "before 0.8000; the winner stays trial 1"
+    ]

@@ -145,7 +145,7 @@ class FlowRun:
             _page_text(f"{command('report')} name={context.name} storage.root={root}", context.name, hint),
             tags=[f"search:{context.name}", f"session:{self._run.session}"],
             earlier=earlier,
-            finished=[trial for trial in context.records.load()[0] if trial.is_finished] if earlier else [],
+            finished=[trial for trial in context.records.load()[0] if trial.is_finished],
         )
 
     def close_artifacts(self, timeout_s: float) -> None:

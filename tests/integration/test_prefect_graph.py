@@ -366,6 +366,17 @@ def test_the_leaderboard_grows_during_the_search(server: Server, command: Comman
     assert boards[-1] == list(range(15, -1, -1))
 
 
+def test_the_leaderboard_has_the_trials_of_sessions_without_prefect(server: Server, command: Command) -> None:
+    """Trials of a session with ``runner=debug`` are on the leaderboard of the flow run that goes on."""
+    plan = (*CHAINS, "tuner.outcomes=complete", "slots=1", "name=alone")
+    command.run(*plan, "runner=debug", "budget.trials=2")
+    command.run(*plan, "runner=threads", "budget.trials=4")
+    (flow_run,) = server.flow_runs("alone")
+    (board,) = server.artifacts(flow_run["id"], "leaderboard")
+
+    assert re.findall(r"^\| \d+ \| (\d+) ", board["data"], re.MULTILINE) == ["3", "2", "1", "0"]
+
+
 def test_a_resumed_search_has_its_edges_and_a_link_to_the_crashed_run(server: Server, command: Command) -> None:
     """After ``kill -9`` the command makes a new flow run with all edges, some from ``Restored`` trials."""
     held = command.folder / "held" / "10"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from nas.core.errors import TrialDeadlineExceeded, TrialInterrupted, TrialStopped
 from nas.core.trial import Trial
-from nas.executors.events import Event, ExtraResult, Reported, Started, StopKind
+from nas.executors.events import Event, ExtraResult, Reported, Resumed, Started, StopKind
 
 
 class ControllerChannel:
@@ -43,8 +44,9 @@ class ControllerChannel:
         """Raises a requested stop."""
         raise_if_stopped(self.stop_kind)
 
-    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Posts each report of earlier attempts, without waiting for a decision."""
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]], totals: Mapping[str, Any]) -> None:
+        """Posts ``Resumed``, then each report of earlier attempts, without waiting for a decision."""
+        self._post(Resumed(self._trial.number, totals["cost"]))
         for step, metrics in curve:
             self._post(Reported(self._trial.number, step, metrics))
 

@@ -25,6 +25,7 @@ from nas.executors.events import (
     JobLeftWorker,
     Notice,
     Reported,
+    Resumed,
     Started,
     StopKind,
     TrialLost,
@@ -344,7 +345,7 @@ class EnginePool(WorkerPool):
         match message:
             case Taken():
                 task.worker = worker
-            case Started() | Reported():
+            case Started() | Resumed() | Reported():
                 self._unfit.clear()
                 if order is not None:
                     order.post(self._answerable(key, message))
@@ -380,7 +381,7 @@ class EnginePool(WorkerPool):
         if order is not None:
             order.end(result, error)
 
-    def _answerable(self, key: str, event: Started | Reported) -> Event:
+    def _answerable(self, key: str, event: Started | Resumed | Reported) -> Event:
         if not isinstance(event, Reported) or event.answer is None:
             return event
         return replace(event, answer=lambda stop: self._tell(key, "decide", event.trial, event.step, stop))

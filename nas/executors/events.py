@@ -35,6 +35,18 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """A trial continues from a resume point. Its ``Started`` came before.
+
+    Attributes:
+        cost: The cost of the attempts that it continues.
+    """
+
+    trial: int
+    cost: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """A trial reported intermediate metrics.
 
@@ -168,6 +180,7 @@ class Notice:
 Event = (
     Proposed
     | Started
+    | Resumed
     | Reported
     | Finished
     | ExtraResult

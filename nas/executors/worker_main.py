@@ -71,8 +71,8 @@ class _PipeTrialChannel:
             os._exit(1)  # as in report
         raise_if_stopped(self._stop_kind)
 
-    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        self._send("resumed", list(curve))
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]], totals: Mapping[str, Any]) -> None:
+        self._send("resumed", (list(curve), dict(totals)))
 
     def extra_result(self, result: str) -> None:
         self._send("extra_result", ExtraResult(self._number, result))

@@ -29,6 +29,7 @@ from nas.executors.events import (
     JobLeftWorker,
     Notice,
     Reported,
+    Resumed,
     Started,
     StopKind,
     TrialRequested,
@@ -248,8 +249,11 @@ class WorkerProcess:
             elif kind == "committed":
                 committed, began_s, timeout_s = content, time.monotonic(), CHECK_TIMEOUT_S
             elif kind == "resumed":
-                curve += content
-                for step, metrics in content:
+                reports, totals = content
+                curve += reports
+                trial = replace(trial, **totals)
+                post(Resumed(trial.number, trial.cost))
+                for step, metrics in reports:
                     post(Reported(trial.number, step, metrics))
             elif isinstance(content, ExtraResult):  # of an earlier trial of the job
                 post(content)
@@ -498,9 +502,13 @@ class WorkerProcess:
         return trial.warn(f"export: {why}. Correct it, or the winner can't be exported")
 
     def _commit_killed(self, trial: Trial, curve: list[tuple[int, Mapping[str, float]]], seconds: float) -> Trial:
-        """Records a trial whose worker was killed. Returns its own result if that was durable before."""
+        """Records a trial whose worker was killed. Returns its own result if that was durable before.
+
+        The seconds of its last attempt are added to its cost so far, that of the attempts that it resumed.
+        """
         now = time.time()
-        cost = training_cost(seconds, self._spec.n_gpus)
+        spent = training_cost(seconds, self._spec.n_gpus)
+        cost = {name: value + trial.cost.get(name, 0.0) for name, value in spent.items()}
         killed = replace(trial, started=now - seconds).finish(now, cost=cost, curve=curve)
         files = open_root(self._spec.url, self._spec.options)
         committed = Records(files).commit(killed)

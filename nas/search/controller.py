@@ -36,6 +36,7 @@ from nas.executors.events import (
     Proposed,
     ProxiesComputed,
     Reported,
+    Resumed,
     Started,
     StopRequested,
     TrialLost,
@@ -610,6 +611,8 @@ class SearchController:
         match event:
             case Started(trial=number):
                 self._enforcer.begin_trial(number)
+            case Resumed(trial=number, cost=cost):
+                self._enforcer.resume_trial(replace(self.trials[number], cost=cost))
             case Reported():
                 self._handle_report(event)
             case Finished(trial=trial):

@@ -49,8 +49,15 @@ class TrialChannel(Protocol):
     def raise_if_stopped(self) -> None:
         """Raises ``TrialStopped`` if the controller asked the trial to end."""
 
-    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Sends the reports of the earlier attempt from which this one resumes. Waits for no decision."""
+    def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]], totals: Mapping[str, Any]) -> None:
+        """Sends the reports and totals of the attempts that this one continues. Waits for no decision.
+
+        The receiver needs them to record the trial if its worker is killed.
+
+        Args:
+            curve: The reports.
+            totals: Their donor, inheritance and cost, by the trial's fields.
+        """
 
     def extra_result(self, result: str) -> None:
         """Sends a result that a finished trial gave in addition."""

@@ -128,7 +128,7 @@ class ResumePointSaver:
         run: The trial's run.
         trial: The trial as assigned.
         files: The search's root.
-        channel: Receives the reports of earlier attempts.
+        channel: Receives the reports and totals of earlier attempts.
         every_s: Default seconds between resume points.
     """
 
@@ -214,7 +214,7 @@ class ResumePointSaver:
         self._earlier = state["totals"]
         self._run.curve[:] = [(step, metrics) for step, metrics in state["curve"]]
         if self._channel is not None:
-            self._channel.resumed(self._run.curve)
+            self._channel.resumed(self._run.curve, state["totals"])
         logger.warning(_RESUMES, self._trial.number, state["step"])
         set_random_state(decode_state(state["random"], tensors))
 

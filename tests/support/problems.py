@@ -456,6 +456,25 @@ class KnownTroubleProblem(TroubleProblem):
         return {"size": 3.0, "depth": 2.0}
 
 
+class ResumingTroubleProblem(TroubleProblem):
+    """Saves a resume point after a second. Each attempt then reports, and sleeps as long as its point says."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        import torch
+
+        net = torch.nn.Linear(1, 1)
+        if (resumed := run.resumed_from()) is not None:
+            resumed.load(net)
+        else:
+            run.inherit(net)
+            time.sleep(1)
+            run.report(1, score=0.5)
+            run.save_resume_point(1, net, force=True)
+        run.report(2, score=0.75)
+        time.sleep(run.point["seconds"])
+        return {"score": 1.0}
+
+
 class SizeProblem(Problem):
     """Knows the size of a point before it is trained: the better the score, the larger.
 

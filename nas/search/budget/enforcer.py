@@ -83,6 +83,10 @@ class BudgetEnforcer:
         """Notes that a worker has begun a trial, so that its GPU time counts."""
         self._started_s[number] = self._executor.now_s()
 
+    def resume_trial(self, trial: Trial) -> None:
+        """Counts the cost of the attempts that a running trial continues, its ``cost`` so far."""
+        self._started_s[trial.number] -= self._planner.gpu_s(trial)
+
     def may_ask(self, stage: Stage, waiting: Iterable[Trial], ask: tuple[int, int]) -> bool:
         """Returns whether there is time for the waiting trials and for the next proposal.
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from nas.executors.events import (
     Notice,
     Reported,
     Started,
+    StopKind,
     StopRequested,
     TrialRequested,
 )
@@ -52,6 +54,7 @@ from tests.support.problems import (
     KnownTroubleProblem,
     LateProblem,
     LingeringProblem,
+    ResumingTroubleProblem,
     TroubleProblem,
     TwiceProblem,
 )
@@ -671,6 +674,35 @@ class TestStops:
         assert ended.static_metrics == {"size": 3.0, "depth": 2.0}
         assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
         assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
+
+    @pytest.mark.parametrize("timeout_s", [None, 6.0], ids=["deadline", "timeout"])
+    def test_resumed_attempts_survive_a_kill(
+        self, open_driver: Callable[..., Driver], timeout_s: float | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A killed trial keeps the reports, the time and the inheritance of the attempt that it resumed."""
+        monkeypatch.setattr(worker_process, "INTERRUPT_GRACE_S", 0.1)
+        driver = open_driver(timeout_s=timeout_s, kind=ResumingTroubleProblem)
+
+        def killed(trial: Trial, kind: StopKind | None) -> object:
+            outcomes: list[object] = []
+            sleeps = threading.Event()
+            asleep = Reported(0, 2, {"score": 0.75})
+            thread = run_in_thread(driver, trial, outcomes, lambda event: event == asleep and sleeps.set())
+            assert sleeps.wait(120)
+            if kind is not None:
+                driver.pool.stop(trial, kind)
+            thread.join(60)
+            return outcomes[0]
+
+        trial = ordered("hang", 500)
+        killed(trial, "interrupt")
+        ended = killed(replace(trial, attempt=2), "kill" if timeout_s is None else None)
+
+        assert isinstance(ended, Trial)
+        assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
+        assert ended.curve == ((1, {"score": 0.5}), (2, {"score": 0.75}))
+        assert ended.cost["seconds"] >= 1.0 + (timeout_s or 0.0)
+        assert (ended.inherited, ended.inheritance["share"]) == (0.0, 0.0)
 
     def test_closing_ends_running_workers(self, open_driver: Callable[..., Driver]) -> None:
         """A worker with a hanging trial ends at once, and the thread that waits for it; the attempt does not count."""

@@ -20,7 +20,7 @@ from nas.core.lineage import Lineage
 from nas.core.point import Point
 from nas.core.policy import Policy, Stage
 from nas.core.trial import OnMissingWeights, Proposal, Reason, State, Trial
-from nas.executors.events import Event, ExecutorFailed, Finished, Notice, StopKind, StopRequested
+from nas.executors.events import Event, ExecutorFailed, Finished, Notice, Resumed, StopKind, StopRequested
 from nas.search.admission import retrain, trial_seed
 from nas.search.controller import ControllerSettings, SearchController
 from nas.search.crash_tracker import CrashTracker
@@ -103,6 +103,14 @@ class EndlessExecutor(ScriptedExecutor):
             self._clock = max(self._clock, until_s)
             return None
         return super().next_event(until_s)
+
+
+class ResumingExecutor(EndlessExecutor):
+    """Its trials continue attempts of 3,000 s."""
+
+    def submit(self, assignment: Assignment) -> None:
+        super().submit(assignment)
+        self._posted.append(Resumed(assignment.trial.number, {"seconds": 3000.0, "gpu_seconds": 3000.0}))
 
 
 class PromptTuner(ListTuner, StatefulTuner):
@@ -230,6 +238,18 @@ class TestAsking:
         ).search(SEARCH)
 
         assert tuner.n_asks == 0
+
+    def test_gpu_hours_count_resumed_attempts_of_running_trials(self, records: Records) -> None:
+        """A running trial is stopped when it and the attempts that it resumed have used up the GPU-hours."""
+        executor = ResumingExecutor(records, n_looks=0)
+        chosen = ControllerSettings(budget=Budget(gpu_hours=1.0, at_deadline="stop"))
+        began_s = executor.now_s()
+
+        make_controller(records, executor, ListTuner(*[()] * 9), settings=chosen).search(SEARCH)
+
+        [trial] = by_number(records).values()
+        assert trial.finished is not None
+        assert trial.finished - began_s == pytest.approx(600.0, abs=10.0)
 
     def test_an_answer_just_after_the_ask_is_taken(self, records: Records) -> None:
         """A stateful tuner that says WAIT, and at once that it may answer, is asked again."""

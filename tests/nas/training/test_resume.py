@@ -23,7 +23,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.spec import Spec
 from nas.core.trial import DonorWeights, Proposal, Reason, State, Trial
-from nas.executors.events import Event, Reported
+from nas.executors.events import Event, Reported, Resumed
 from nas.executors.in_process_pool import InProcessPool
 from nas.storage.blobs import BlobStore
 from nas.storage.checkpoints import load_manifest
@@ -564,7 +564,7 @@ class TestResumption:
         assert result.suggested == ({"x": 7},)
 
     def test_time_adds_up(self, runner: AttemptRunner) -> None:
-        """A result's cost includes the time of all attempts up to the save that it resumed from."""
+        """A result's cost includes the time of all attempts up to the save that it resumed from, which is told."""
 
         def sleep_and_save(run: TrialRun) -> None:
             if resumed := run.resumed_from():
@@ -586,6 +586,9 @@ class TestResumption:
         assert result is not None
         assert 0.4 <= result.cost["seconds"] < 60
         assert result.cost["gpu_seconds"] == 0.0
+        told = [(event.trial, event.cost["seconds"]) for event in runner.events if isinstance(event, Resumed)]
+        assert [trial for trial, _ in told] == [1, 1]
+        assert 0.2 <= told[0][1] <= told[1][1] - 0.2 <= result.cost["seconds"] - 0.2
 
     def test_earlier_weights_and_files_are_published(self, runner: AttemptRunner) -> None:
         """Weights of run.save and files of run.save_dir from before the save are published with the result."""

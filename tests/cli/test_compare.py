@@ -16,6 +16,8 @@ from scipy.stats import t, ttest_rel
 from flows.cli.command import run_command
 from flows.compare import compare
 from nas.core.metric import Metric
+from nas.core.policy import Policy
+from nas.core.trial import Trial
 from nas.search.imported_weights import import_weights
 from nas.search.search_init import SearchInit
 from nas.storage.open import open_root
@@ -33,9 +35,14 @@ def add(root: Path, name: str, best: float, **more: Any) -> None:
     final = trial(2, parents=(1,), donors=(), score=best, stage="final", index=0, generation=1)
     child = trial(1, parents=(0,), score=best - 0.1, donor=0, resolved_donor=0, inherited=0.5, generation=1)
     tests = {2: {"metrics": {"accuracy": best - 0.01}}}
-    records = write_search(root, name, [trial(0, score=best - 0.2), child, final], tests=tests, **more)
-    winner = {"number": 1, "trial": 2, "point": {}, "metrics": {"accuracy": best}, "test": None, "ancestors": []}
-    records.publish("best-0001.json", {**winner, "export": None, "files": [], "missing": {}})
+    trials = [trial(0, score=best - 0.2), child, final]
+    finish(write_search(root, name, trials, tests=tests, **more), final)
+
+
+def finish(records: Records, winner: Trial) -> None:
+    """Writes the record of the winner's export."""
+    record = {"number": 1, "trial": winner.number, "point": {}, "metrics": dict(winner.metrics), "test": None}
+    records.publish("best-0001.json", {**record, "ancestors": [], "export": None, "files": [], "missing": {}})
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +184,27 @@ def test_seeds_that_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert asked(tmp_path, f"under={tmp_path}") == 0
 
     shown = capsys.readouterr().out
-    assert "no interval and no test: no group has two finished seeds with a score of their own weights\n" in shown
+    assert "no interval and no test: no group has two finished seeds with a full score of their own weights\n" in shown
     assert "Add seeds" not in shown
+
+
+def test_partial_scores_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A winner of the search stage under QUICK_EVAL is in no mean and no test, and one line names its search."""
+    for seed in (0, 1):
+        add(tmp_path, f"whole-{seed}", 0.8 + seed / 100, identity={"seed": seed})
+    for seed, name, policy in ((2, "quick", Policy.QUICK_EVAL), (3, "early", Policy.EARLY_STOP)):
+        winner = trial(0, score=0.6, policies=frozenset({policy}))
+        finish(write_search(tmp_path, name, [winner], identity={"seed": seed}), winner)
+    write_search(tmp_path, "begun", [trial(0, score=0.5, policies=frozenset({Policy.QUICK_EVAL}))])
+    assert asked(tmp_path, f"under={tmp_path}", "format=json") == 0
+    [group] = json.loads(capsys.readouterr().out)["groups"]
+    assert asked(tmp_path, f"under={tmp_path}") == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert group["seeds"] == [0, 1, 3]
+    assert group["validation"]["mean"] == pytest.approx((0.8 + 0.81 + 0.6) / 3)
+    [line] = [line for line in lines if "no final has a score" in line]
+    assert line == "not in means and tests, as no final has a score to compare: quick"
 
 
 def test_labels_have_no_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

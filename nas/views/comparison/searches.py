@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from nas.core.errors import ConfigurationError
+from nas.core.full_scores import PARTIAL
 from nas.core.metric import Metric
 from nas.core.spec import Spec
 from nas.core.validation import first_of
@@ -84,9 +85,16 @@ class ComparedSearch:
         return winner is not None and winner.number in self.snapshot.shared_scores
 
     @property
+    def is_partial(self) -> bool:
+        """Whether the winner's score is partial: of an earlier stage, under QUICK_EVAL or DOWNSCALE."""
+        winner = self.snapshot.winner
+        return winner is not None and winner.stage != self.snapshot.stages[-1] and bool(winner.policies & PARTIAL)
+
+    @property
     def counts(self) -> bool:
-        """Whether means and tests include it: finished, with a score of its own weights."""
-        return self.snapshot.standing == "finished" and self.validation is not None and not self.is_shared
+        """Whether means and tests include it: finished, with a full score of its own weights."""
+        has_full_score = self.validation is not None and not self.is_shared and not self.is_partial
+        return self.snapshot.standing == "finished" and has_full_score
 
 
 def read_compared(files: BlobStore, now: float) -> ComparedSearch:

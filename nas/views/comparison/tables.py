@@ -191,6 +191,9 @@ def notes(comparison: Comparison) -> Iterator[str]:
         yield f"not finished, so not in means and tests: {', '.join(waiting)}"
     if shared := [search.name for _, search in rows if search.is_shared]:
         yield f"not in means and tests, as shared weights gave the score: {', '.join(shared)}"
+    finished = [search for _, search in rows if search.snapshot.standing == "finished" and not search.is_shared]
+    if partial := [search.name for search in finished if search.is_partial]:
+        yield f"not in means and tests, as no final has a score to compare: {', '.join(partial)}"
     if len({search.problem for _, search in rows}) > 1:
         yield "the searches have different problems: compare scores only if their data are the same"
     yield from _test_notes(comparison.groups, comparison.pairs)
@@ -202,7 +205,7 @@ def _test_notes(groups: Sequence[Group], pairs: Sequence[Pair]) -> Iterator[str]
     if base is None:
         has_seeds = any(len({search.seed for search in group.searches}) > 1 for group in groups)
         if has_seeds:
-            yield "no interval and no test: no group has two finished seeds with a score of their own weights"
+            yield "no interval and no test: no group has two finished seeds with a full score of their own weights"
         else:
             yield "no interval and no test: each group has one seed only. Add seeds: -m seed=0,1,2,3,4"
         return

@@ -156,6 +156,17 @@ def test_settings_and_budgets_make_groups(tmp_path: Path, capsys: pytest.Capture
     assert "not finished, so not in means and tests: begun" in shown
 
 
+@pytest.mark.parametrize("limit", ["trials", "hours", "gpu_hours", "jobs"])
+def test_budgets_split_a_seed(limit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two searches of one seed that differ in a limit of their budgets are two groups, named by it."""
+    for n in (4, 8):
+        add(tmp_path, f"s{n}", 0.9 + n / 1000, budget={limit: n})
+    assert asked(tmp_path, f"under={tmp_path}", "format=json") == 0
+
+    labels = {group["group"] for group in json.loads(capsys.readouterr().out)["groups"]}
+    assert labels == {f"evolution, budget.{limit}=4", f"evolution, budget.{limit}=8"}
+
+
 def test_mistakes(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown name, an empty list, a repeated name and different metrics are one line each."""
     assert "no search evolution-9 among 6 under" in mistake(capsys, root, "names=evolution-9")

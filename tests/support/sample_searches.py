@@ -161,6 +161,7 @@ def write_search(
     active: float = BEGAN,
     tests: dict[int, dict[str, Any]] | None = None,
     identity: dict[str, Any] | None = None,
+    budget: dict[str, float] | None = None,
     metrics: Sequence[Metric] = (Metric("accuracy"),),
 ) -> Records:
     """Writes the records of a search whose only session has ended; ``active`` is its last heartbeat."""
@@ -176,7 +177,7 @@ def write_search(
         "process_started": "1",
         "machine": "",
         "started": active,
-        "settings": {},
+        "settings": {} if budget is None else {"budget": budget},
     }
     records.publish("sessions/0000.json", session)
     beat = {"count": 1, "time": active, "hours": 0.1, "ended": True}

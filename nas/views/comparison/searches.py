@@ -115,7 +115,7 @@ def _largest(budgets: Any) -> dict[str, float]:
     """Returns the largest value of each limit of these budgets."""
     largest: dict[str, float] = {}
     for budget in budgets:
-        for limit in ("trials", "hours", "gpu_hours"):
+        for limit in ("trials", "hours", "gpu_hours", "jobs"):
             value = budget.get(limit)
             if isinstance(value, int | float):
                 largest[limit] = max(value, largest.get(limit, value))

@@ -54,7 +54,7 @@ _LAST: Mapping[str, tuple[str, Callable[[Trial], Any]]] = {
 
 
 def lineage_columns(
-    lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = ()
+    lineage: Lineage, tests: Tests | None = None, *, metrics: Sequence[Metric] = (), whole: Lineage | None = None
 ) -> dict[str, list[Any]]:
     """Returns the table as lists by column, one entry per trial in order of number.
 
@@ -65,9 +65,11 @@ def lineage_columns(
         tests: Test records by trial. The error of a failed test is shown in ``error``.
         metrics: Metrics of the problem. They get columns in this order, even if no trial has them yet; other metrics
             follow. If there are several, ``front`` marks trials on the front of their stage.
+        whole: All trials of the search, if ``lineage`` is a part of it. They decide on fronts and shared scores.
     """
     trials = sorted(lineage, key=lambda trial: trial.number)
     tests = tests or {}
+    whole = lineage if whole is None else whole
     columns = {name: [value(trial) for trial in trials] for name, (_, value) in _FIRST.items()}
     columns |= _spread("metric.", [trial.metrics for trial in trials], [metric.name for metric in metrics])
     columns |= _spread("test.", [tests.get(trial.number, {}).get("metrics") or {} for trial in trials])
@@ -77,10 +79,10 @@ def lineage_columns(
         columns[SECOND_PARENT] = [trial.parents[1] if len(trial.parents) > 1 else None for trial in trials]
     if any(trial.suggested for trial in trials):
         columns[SUGGESTED] = [[*trial.suggested] or None for trial in trials]
-    if shared := shared_scores(trials):
+    if shared := shared_scores(whole):
         columns[SHARED_SCORE] = [trial.number in shared for trial in trials]
     if len(metrics) > 1:
-        on_front = numbers_on_front(trials, metrics)
+        on_front = numbers_on_front(whole, metrics)
         columns["front"] = [trial.number in on_front for trial in trials]
     columns |= {name: [value(trial) for trial in trials] for name, (_, value) in _LAST.items()}
     for row, trial in enumerate(trials):
@@ -102,7 +104,7 @@ def lineage_table(lineage: Lineage, tests: Tests | None = None, *, metrics: Sequ
       a score is one of shared weights (`nas.core.shared_scores`); ``front`` if there are several metrics.
     * ``checkpoint_bytes``, ``weights_deleted``, ``error`` (its last line).
 
-    The arguments are those of ``lineage_columns``.
+    ``tests`` and ``metrics`` are those of ``lineage_columns``.
     """
     columns = lineage_columns(lineage, tests, metrics=metrics)
     types = {name: kind for name, (kind, _) in {**_FIRST, **_LAST}.items()}

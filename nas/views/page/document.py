@@ -67,7 +67,7 @@ def lineage_page(snapshot: Snapshot, *, live_s: float | None = None) -> str:
         better=finals_line(snapshot.lineage, trial, metric, snapshot.final),
         line=_line(snapshot, trial),
         selection=selection,
-        tree=draw_tree(selection.drawn, metric, winner=winner, tests=snapshot.tests),
+        tree=draw_tree(selection.drawn, metric, winner=winner, tests=snapshot.tests, shared=snapshot.shared_scores),
         curve=best_curve(snapshot.lineage, metric, winner=winner),
         epochs=epoch_charts(snapshot.lineage, metric),
         objectives=objectives_scatter(snapshot.lineage, snapshot.metrics, winner=winner) if has_objectives else None,

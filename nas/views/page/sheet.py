@@ -67,9 +67,9 @@ class Sheet:
 
 def sheet_of(snapshot: Snapshot, lineage: Lineage) -> Sheet:
     """Returns the table of some of a search's trials, without empty columns."""
-    columns = lineage_columns(lineage, snapshot.tests, metrics=snapshot.metrics)
+    columns = lineage_columns(lineage, snapshot.tests, metrics=snapshot.metrics, whole=snapshot.lineage)
     trials = columns.pop("trial")
-    columns["changed"] = [changes_text(changes(lineage, lineage[trial])) for trial in trials]
+    columns["changed"] = [changes_text(changes(snapshot.lineage, lineage[trial])) for trial in trials]
     better = {f"{kind}.{m.name}": m.direction for m in snapshot.metrics for kind in ("metric", "test")}
     heads, cells = [], []
     for name in sorted(columns, key=_place):

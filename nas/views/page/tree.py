@@ -139,7 +139,14 @@ def family_tree_svg(lineage: Lineage, metric: Metric, *, winner: int | None = No
     )
 
 
-def draw_tree(lineage: Lineage, metric: Metric, *, winner: int | None = None, tests: Tests | None = None) -> Drawing:
+def draw_tree(
+    lineage: Lineage,
+    metric: Metric,
+    *,
+    winner: int | None = None,
+    tests: Tests | None = None,
+    shared: frozenset[int] | None = None,
+) -> Drawing:
     """Returns the family tree, for the template ``tree.svg``.
 
     Args:
@@ -147,20 +154,24 @@ def draw_tree(lineage: Lineage, metric: Metric, *, winner: int | None = None, te
         metric: The score that colors them.
         winner: The trial whose line of ancestors is emphasized.
         tests: Test records by trial, for the details.
+        shared: The trials of the search with shared scores, if ``lineage`` is a part of it.
     """
-    return _Tree(lineage, metric, winner, tests or {}).drawing()
+    shared = shared_scores(lineage) if shared is None else shared
+    return _Tree(lineage, metric, winner, tests or {}, shared).drawing()
 
 
 class _Tree:
     """Draws one lineage, with places from the layout and sizes from the style."""
 
-    def __init__(self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests) -> None:
+    def __init__(
+        self, lineage: Lineage, metric: Metric, winner: int | None, tests: Tests, shared: frozenset[int]
+    ) -> None:
         self.original, all_trials = lineage, [*lineage]
         folded = FoldedLineage(lineage, {}) if supernet_epochs(all_trials) else fold_chains(lineage, keep=winner)
         self.folds, lineage = folded.folds, folded.lineage
         self.trials = sorted(lineage, key=lambda trial: trial.number)
         self.metric, self.winner, self.tests = metric, winner, tests
-        self.epochs, self.shared = supernet_epochs(all_trials), shared_scores(all_trials)
+        self.epochs, self.shared = supernet_epochs(all_trials), shared & {trial.number for trial in all_trials}
         self.is_labeled = len(self.trials) <= MAX_LABELED
         self.layout = (
             lay_out_epochs(lineage) if self.epochs else lay_out(lineage, single_columns=8 if self.is_labeled else 50)

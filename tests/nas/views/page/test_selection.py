@@ -13,9 +13,11 @@ from nas.core.lineage import Lineage
 from nas.core.metric import Metric
 from nas.core.policy import Stage
 from nas.core.ranking import competitors
+from nas.core.supernet import UNTRAINED
 from nas.core.trial import State, Trial
 from nas.views.page.document import lineage_page
 from nas.views.page.selection import select
+from nas.views.page.sheet import sheet_of
 from nas.views.snapshot import Snapshot
 from tests.support.chromium import column, shown, tip_of_dot
 from tests.support.sample_searches import BEGAN, IDENTITY, evolved, trial
@@ -57,6 +59,42 @@ def test_relevant_trials_of_a_long_line() -> None:
 
     assert len(kept) == 300
     assert {2999, 3000, 2900, 1000} <= kept
+
+
+def test_listed_trials_are_judged_among_all() -> None:
+    """Front, shared scores and changes in the table depend on trials without a row, too."""
+
+    def sized(number: int, accuracy: float, flops: float, **more: Any) -> Trial:
+        return trial(number, score=accuracy, metrics={"accuracy": accuracy, "flops": flops}, **more)
+
+    trials = [
+        sized(0, 0.6, 15.0),
+        sized(1, 0.5, 20.0, point={"width": 8, "rate": 0.1}),
+        sized(2, 0.4, 10.0, parents=(0, 1), point={"width": 32, "rate": 0.1}),
+        sized(3, 0.3, 30.0, donor=0, policies=UNTRAINED),
+        sized(4, 0.3, 30.0, donor=0, policies=UNTRAINED, point={"width": 64, "rate": 0.1}),
+    ]
+    snapshot = replace(snapshot_of(trials), metrics=(Metric("accuracy"), Metric("flops", "minimize")))
+    sheet = sheet_of(snapshot, Lineage.of(trials[1:]))
+    texts = {head.name: [row.cells[place][1] for row in sheet.rows] for place, head in enumerate(sheet.heads)}
+
+    assert [row.trial for row in sheet.rows] == [1, 2, 3, 4]
+    assert texts["front"] == ["", "front", "", ""]
+    assert texts["shared_score"] == ["", "", "", "shared"]
+    assert texts["changed"] == ["", "width 16 → 32", "", ""]
+
+
+def test_drawn_trials_are_judged_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that scores a trained one again has no shared score, also if that one has no mark in the tree."""
+    monkeypatch.setattr(select, "__kwdefaults__", {"max_listed": 3, "max_drawn": 3})
+    better = [trial(n, score=0.9 - n / 10, point={"width": n, "rate": 0.1}) for n in range(1, 5)]
+    again = trial(5, score=0.1, donor=0, policies=UNTRAINED)
+    page = lineage_page(snapshot_of([trial(0, score=0.1), *better, again]))
+    names = re.findall(r'aria-label="(trial \d+, [^"]*)"', page)
+
+    assert len(names) == 3
+    [name] = [name for name in names if name.startswith("trial 5, ")]
+    assert "shared" not in name
 
 
 def test_small_search_is_whole() -> None:

@@ -40,14 +40,22 @@ def contents(
         value = arguments.get(name)
         if value is None and name in optional:
             digests[name] = NO_FILE
-        elif isinstance(value, str | os.PathLike) and os.path.isfile(value):  # False for text that can't be a path
-            path = Path(value)
+        elif isinstance(value, str | os.PathLike) and (path := _file_of(value)) is not None:
             try:
                 status = path.stat()
                 digests[name] = _digest(path.resolve(), status.st_size, status.st_mtime_ns)
             except OSError as error:
                 raise ConfigurationError(f"problem.{name}={value}: can't be read: {error.strerror}") from error
     return digests
+
+
+def _file_of(value: str | os.PathLike[str]) -> Path | None:
+    """Returns the file that a value names, with ``~`` as its readers take it, or None."""
+    try:
+        path = os.path.expanduser(value)
+    except ValueError:  # ``~`` before what no user is called
+        return None
+    return Path(path) if os.path.isfile(path) else None  # False for text that can't be a path
 
 
 @lru_cache(maxsize=64)

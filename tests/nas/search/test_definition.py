@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,9 +192,12 @@ class TestClaim:
         claim_identity(records, prepared)
         assert (records.header() or {})["identity"] == old["identity"]
 
-    @pytest.mark.parametrize("given", [str, Path])
-    def test_other_data_are_refused(self, records: Records, tmp_path: Path, given: type) -> None:
+    @pytest.mark.parametrize("given", [str, Path, lambda path: f"~/{path.name}"], ids=["text", "path", "home"])
+    def test_other_data_are_refused(
+        self, records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Callable[[Path], object]
+    ) -> None:
         """A data file may move or be missing, but must have the contents of the search's start."""
+        monkeypatch.setenv("HOME", str(tmp_path))
         first, moved, gone = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.csv"
         first.write_text("a,score\n1,2\n2,3\n")
         prepared = table_search(given(first)).build()

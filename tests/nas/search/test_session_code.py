@@ -188,7 +188,7 @@ def test_other_changes_are_told(folder: Folder, caplog: pytest.LogCaptureFixture
     assert len(told) == 2
 
 
-@pytest.mark.parametrize("text", ["x" * 300, "a\0b"], ids=["long", "null"])
+@pytest.mark.parametrize("text", ["x" * 300, "a\0b", "~a\0b"], ids=["long", "null", "home"])
 def test_a_text_that_is_no_path(folder: Folder, text: str) -> None:
     """Arguments that can't be the name of a file are texts."""
     search = replace(SEARCH, problem=Spec("own_problem.Own", {"table": text}))

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from nas.core.errors import ConfigurationError
+from nas.core.redaction import without_passwords
 
 CONNECT_S = 5.0
 """Seconds in which a server must accept a connection."""
@@ -25,6 +26,19 @@ def check_extra(logger: str, module: str) -> None:
         raise ConfigurationError(
             f"logger={logger}: needs the package {module}. Install it: pip install 'heirloom-nas[{logger}]'"
         )
+
+
+def log_folder(log_dir: object) -> str:
+    """Returns the absolute path of the local folder that ``log_dir`` names.
+
+    Raises:
+        ConfigurationError: it is empty, a URL, or no path.
+    """
+    folder: str = os.fspath(log_dir) if isinstance(log_dir, str | os.PathLike) else ""
+    if not folder or ":/" in folder:  # a Path of s3://bucket has one slash
+        given = without_passwords(str(log_dir))
+        raise ConfigurationError(f"log_dir={given:.100}: must be a local folder, as text. Loggers write no URLs.")
+    return os.path.abspath(os.path.expanduser(folder))
 
 
 def check_folder(option: str, folder: str) -> str:

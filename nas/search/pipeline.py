@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
 from nas.callbacks.callback_list import CallbackList
+from nas.callbacks.extras import log_folder
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.lineage import Lineage
@@ -67,7 +68,7 @@ class Summary:
     best: dict[str, Any] | None
 
 
-def _check_log_dir(log_dir: str | os.PathLike[str], records: Records) -> None:
+def _check_log_dir(log_dir: str, records: Records) -> None:
     """Checks that the search's folder of loggers is outside the search's records.
 
     Raises:
@@ -123,11 +124,10 @@ class SearchPipeline:
             check_choice("export", export, get_args(Export))
         if retention is not None and not isinstance(retention, Retention):
             raise ConfigurationError(f"retention={retention!r:.100}: must be a nas.Retention. Pass Retention(keep=...)")
-        if not isinstance(log_dir, str | os.PathLike):
-            raise ConfigurationError(f"log_dir={log_dir!r:.100}: must be a folder, as text.")
+        self.log_dir = log_folder(log_dir)
         prepared.search.check_budget(budget)
-        if log_dir != LOG_DIR:  # the default may be the root of a search without loggers
-            _check_log_dir(log_dir, records)
+        if self.log_dir != log_folder(LOG_DIR):  # the default may be the root of a search without loggers
+            _check_log_dir(self.log_dir, records)
         self.prepared = prepared
         self.records = records
         records.private = private_texts(prepared.problem)
@@ -137,7 +137,6 @@ class SearchPipeline:
         self.more_epochs = more_epochs
         self._gpus_per_trial = gpus_per_trial
         self._threads_help = threads_help
-        self.log_dir = os.path.abspath(log_dir)
         self.ended_by_tuner = False
         self._trials: Sequence[Trial] = ()  # of the session that runs
         rule = last_export(records) if export is None else export

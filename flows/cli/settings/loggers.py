@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.cli.overrides import choices_of
 from nas.callbacks.base import Callback
+from nas.callbacks.extras import log_folder
 from nas.core.errors import ConfigurationError
 from nas.core.spec import Spec
 
@@ -53,12 +54,9 @@ def _names() -> str:
 
 
 def read_log_dir(values: Mapping[str, Any]) -> str:
-    """Returns the local folder for loggers.
+    """Returns the absolute path of the local folder for loggers.
 
     Raises:
         ConfigurationError: it is empty, or a URL.
     """
-    folder = values["log_dir"]
-    if not isinstance(folder, str) or not folder or "://" in folder:
-        raise ConfigurationError(f"log_dir={folder}: must be a local folder. Loggers write no URLs.")
-    return folder
+    return log_folder(values["log_dir"])

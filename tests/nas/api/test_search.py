@@ -455,7 +455,10 @@ def test_script_with_its_own_problem_runs_on_workers(tmp_path: Path) -> None:
         (Scaled, {"root": 5}, "storage.root=5: must be a folder or a URL, as text"),
         (Scaled, {"retention": "best:1"}, r"retention='best:1': must be a nas\.Retention"),
         (Scaled, {"name": "a/b"}, "name='a/b': must be 1 to 200 letters.* Choose another name"),
-        (Scaled, {"log_dir": 5.5}, "log_dir=5.5: must be a folder, as text"),
+        (Scaled, {"log_dir": 5.5}, "log_dir=5.5: must be a local folder, as text"),
+        (Scaled, {"log_dir": ""}, "log_dir=: must be a local folder"),
+        (Scaled, {"log_dir": "s3://me:s3cret@b/runs"}, r"log_dir=s3://me:\*\*\*@b/runs: .* Loggers write no URLs"),
+        (Scaled, {"log_dir": Path("s3://b/runs")}, "log_dir=s3:/b/runs: must be a local folder"),
         (Scaled, {"root": "a\0b"}, r"storage.root='a\\x00b': must name a folder"),
         (Scaled, {"name": ""}, "name=''"),
         (Scaled, {"code": "change"}, "code='change': must be changed, to go on with other code"),
@@ -509,7 +512,9 @@ def test_a_class_with_names_of_its_own_is_used_twice() -> None:
 def test_log_dir_is_outside_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loggers' files may not lie in the search's folder; the default may be the root if there is no logger."""
     monkeypatch.chdir(tmp_path)
-    for more in ({"root": "a", "log_dir": "a"}, {"root": "a", "log_dir": "a/s"}, {"callbacks": [Callback()]}):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    inside: list[dict[str, Any]] = [{"root": "a", "log_dir": folder} for folder in ("a", "a/s", "~/a")]
+    for more in [*inside, {"callbacks": [Callback()]}]:
         arguments: dict[str, Any] = {"root": "runs", "name": "s", "budget": 1, **more}
         with pytest.raises(ConfigurationError, match=r"log_dir=.*: must be outside the storage.* Name another"):
             run_search(Scaled, tuner=RandomTuner, **arguments)

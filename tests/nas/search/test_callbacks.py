@@ -326,6 +326,17 @@ def test_trial_finds_its_folder(root: str, tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "trial-0001" / "note.txt").read_text() == "trial-0001 of logs"
 
 
+def test_log_dir_below_home(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` in ``log_dir`` is the user's home; no folder of that name is made."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    search = Search(problem=Spec.of(FolderProblem), tuner=Spec.of(InOrderTuner, xs=[1]))
+    run_search(search, root=root, name="logs", budget=Budget(trials=1), log_dir="~/runs")
+
+    assert (tmp_path / "home" / "runs" / "logs" / "trial-0000" / "note.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 def test_log_dir_that_cannot_be_created(root: str, tmp_path: Path) -> None:
     """A folder that can't be created fails the trial with one line."""
     (tmp_path / "file").touch()

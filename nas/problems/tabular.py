@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction, Metric, is_finite
 from nas.core.point import Point, point_key
-from nas.core.tracebacks import ends_of, text_of
+from nas.core.tracebacks import ends_of
 from nas.core.validation import check_keys, check_mapping, check_number, closest_names, short_repr
 from nas.spaces.parameters.space import Choice, ParameterSpace
 from nas.storage.remote_file import checked_options
+from nas.storage.secrets import Secrets
 from nas.training.problem import Ability, Problem, Simulation
 
 if TYPE_CHECKING:
@@ -301,16 +302,10 @@ class TabularProblem(Problem):
         try:
             with fsspec.open(url, "rb", compression="gzip" if url.endswith(".gz") else None, **self._options) as file:
                 if url.endswith(".parquet"):
-                    return pd.read_parquet(file)
-                texts = {*self._parameters, self._letters}
-                empty = {name: [""] if name in texts else _NO_NUMBER for name in pd.read_csv(file, nrows=0).columns}
-                file.seek(0)
-                # the letters 01 are no number, and None may be an option
-                with warnings.catch_warnings():  # rows with more fields than the header
-                    warnings.simplefilter("error", pd.errors.ParserWarning)
-                    return pd.read_csv(
-                        file, dtype={self._letters: str}, index_col=False, keep_default_na=False, na_values=empty
-                    )
+                    frame = pd.read_parquet(file)
+                    header = [*frame.columns]
+                else:
+                    frame, header = self._read_csv(file)
         except FileNotFoundError as error:
             raise ConfigurationError(f"problem.table={url}: the file does not exist") from error
         except ImportError as error:
@@ -323,8 +318,32 @@ class TabularProblem(Problem):
             raise ConfigurationError(
                 f"problem.table={url}: must have a name in the header for each field of a row. Name each column."
             ) from error
-        except (ValueError, gzip.BadGzipFile) as error:
-            raise ConfigurationError(f"problem.table={url}: can't be read: {ends_of(text_of(error))}") from error
+        except Exception as error:  # each library behind fsspec has its own
+            secrets = Secrets(url, self._options)
+            text = f"problem.table={url}: can't be read: {ends_of(secrets.masked(error))}"
+            raise ConfigurationError(text) from secrets.cause(error)
+        if twice := [name for name, n in Counter(header).items() if n > 1 and name != ""]:
+            raise ConfigurationError(
+                f"problem.table={url}: must have each column once, but has {short_repr(twice[0])} twice. Rename one."
+            )
+        return frame
+
+    def _read_csv(self, file: Any) -> tuple[pd.DataFrame, list[str]]:
+        """Returns a csv file and its header as written: pandas renames columns of the same name."""
+        import pandas as pd
+
+        header = pd.read_csv(file, header=None, nrows=1, dtype=str, na_filter=False)
+        file.seek(0)
+        texts = {*self._parameters, self._letters}
+        empty = {name: [""] if name in texts else _NO_NUMBER for name in pd.read_csv(file, nrows=0).columns}
+        file.seek(0)
+        # the letters 01 are no number, and None may be an option
+        with warnings.catch_warnings():  # rows with more fields than the header
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                file, dtype={self._letters: str}, index_col=False, keep_default_na=False, na_values=empty
+            )
+        return frame, [*header.iloc[0]]
 
 
 def _letters_by_name(column: str, text: str) -> Point:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ FRAME = pd.DataFrame(
         "time": [10.0, 20.0, 30.0, 40.0],
     }
 )
+ZIPPED = gzip.compress(b"width,op,acc\n8,conv,0.5\n" * 50)
 
 
 @pytest.fixture(params=["csv", "csv.gz", "parquet", "file://csv", "memory://csv"])
@@ -206,6 +208,40 @@ def test_fields_without_a_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("width,op,acc\n8,conv,0.5,1\n16,conv,0.6,1\n")
     with pytest.raises(ConfigurationError, match=r"t\.csv: must have a name in the header for each field of a row"):
         assert make(str(tmp_path / "t.csv")).space
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv.gz", ZIPPED[:-20]),
+        ("t.csv.gz", ZIPPED[:10] + b"\xff" * 20),
+        ("t.parquet", b"PAR1" + b"\xff" * 32 + (32).to_bytes(4, "little") + b"PAR1"),
+        ("t.csv", None),
+    ],
+    ids=["cut", "damaged", "metadata", "folder"],
+)
+def test_damaged_table_is_named(tmp_path: Path, name: str, content: bytes | None) -> None:
+    """A cut or damaged table, and a folder in its place, are refused by name."""
+    path = tmp_path / name
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    if name == "t.parquet":
+        pytest.importorskip("pyarrow")
+    with pytest.raises(ConfigurationError, match=rf"problem\.table={path}: can't be read: \w"):
+        assert make(str(path)).space
+
+
+def test_column_that_is_twice_is_refused(tmp_path: Path) -> None:
+    """pandas would rename the second column; columns without a name are none."""
+    (tmp_path / "t.csv").write_text("width,acc,acc\n8,0.5,0.6\n16,0.1,0.2\n")
+    (tmp_path / "u.csv").write_text("width,acc,acc.1,,\n8,0.5,0.6,,\n16,0.1,0.2,,\n")
+    given: dict[str, Any] = {"parameters": ["width"], "tests": {}}
+
+    with pytest.raises(ConfigurationError, match=r"t\.csv: must have each column once, but has 'acc' twice"):
+        assert make(str(tmp_path / "t.csv"), **given).space
+    assert make(str(tmp_path / "u.csv"), **given).values("acc") == [0.5, 0.1]
 
 
 def test_point_without_a_row_fails_by_name(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def search(invocation: Invocation, engine: Engine) -> int:
     from flows.cli.settings.search import check_values, read_search, search_name
     from nas.core.names import check_new_name
     from nas.core.validation import check_bool
-    from nas.search.imported_weights import import_weights
     from nas.search.pipeline import SearchPipeline
 
     check_values(invocation)
@@ -70,7 +69,6 @@ def search(invocation: Invocation, engine: Engine) -> int:
         export=limits.export,
         log_dir=log_dir,
     )
-    import_weights(context.records, definition.init)
     status = engine.run(pipeline, context, limits, callbacks=callbacks)
     invocation.finished.append(name)
     return status

@@ -30,6 +30,7 @@ from nas.callbacks.base import Callback
 from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterruptedError, StorageError
 from nas.executors.simulated import check_simulated
 from nas.search.identity import claim_identity
+from nas.search.imported_weights import import_weights
 from nas.search.lease import check_free
 from nas.search.pipeline import SearchPipeline
 from nas.search.session import only_at_reports
@@ -173,6 +174,8 @@ class Engine:
         check_cluster(context.machine)
         self.prepare(context.machine.runner)
         records.files.check_writable()
+        if not only_finals:  # before the identity: what can't be imported leaves no search of this name
+            import_weights(records, prepared.search.init)
         claim_identity(records, prepared)
         try:
             self._drive(pipeline, context, limits, code, only_finals, callbacks)

@@ -10,7 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.support.commands import TIMED, Done, everything, only_search, run, trials
 from tests.support.sample_searches import write_search
@@ -410,6 +412,22 @@ def test_another_configuration_is_refused_key_by_key(here: Path) -> None:
     assert contents(here) == before
     for key in DIFFERENCES:
         assert key in second.complaint
+
+
+@pytest.mark.slow
+def test_a_refused_search_imports_no_weights(here: Path) -> None:
+    """Initial weights of a search that is another one, or that are not there, leave no file under the root."""
+    save_file({"weight": np.ones((2, 2), np.float32)}, here / "w.safetensors")
+    first = run(here, *DEBUG, "name=mine", "finalists=1")
+    before = contents(here)
+    second = run(here, *DEBUG, "name=mine", "seed=7", "init.weights=w.safetensors")
+    missing = run(here, *DEBUG, "name=other", "init.weights=mine:77")
+
+    assert first.status == 0
+    assert (second.status, missing.status) == (2, 2)
+    assert "seed: 0 there, 7 here" in second.complaint
+    assert "init.weights=mine:77: no such trial with weights under this root" in missing.complaint
+    assert contents(here) == before
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -62,7 +62,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
 
     if named := [key for key in FROM_FILE if any(key == name.partition(".")[0] for name in invocation.named)]:
         raise ConfigurationError(f"{named[0]} is set by the experiment's configuration file: change it there")
-    if (kind := invocation.values["runner"]["kind"]) not in RUNNERS:
+    if (kind := invocation.values["runner"].get("kind")) not in RUNNERS:
         raise ConfigurationError(f"runner={kind}: must be {' or '.join(RUNNERS)}: NNI trials can't be simulated")
     callbacks, log_dir = read_callbacks(invocation.values), read_log_dir(invocation.values)
     engine.prepare(invocation.values["runner"]["kind"])

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from flows.cli.job_process import JobCommand, JobResult, job_orders, return_search
 from flows.cli.multirun import FinishedJob, job_label, run_jobs, tell_failures
 from flows.cli.only_options import OnlyOption, no_such_tuner, value_of
-from flows.cli.options import CONF, keys_of
+from flows.cli.options import CONF, keys_of, options_of
 from flows.cli.output import prepare_streams, print_message, run_printing, show, tell
-from flows.cli.overrides import BUILT, Arguments, choices_of, explain, groups_of, help_text, unknown_key
+from flows.cli.overrides import BUILT, REQUIRED, Arguments, choices_of, explain, groups_of, help_text, unknown_key
 from flows.cli.program import module_words, this_command
 from nas.core.errors import ConfigurationError, HeirloomError, SearchInterruptedError
 from nas.core.spec import Spec
@@ -235,7 +235,7 @@ def _invocation(config: str, configuration: DictConfig, arguments: Arguments) ->
         raise ConfigurationError(str(error).partition("\n")[0]) from error
     assert isinstance(plain, dict)
     values = {str(key): value for key, value in plain.items()}
-    _refuse_unknown_keys(config, values)
+    _check_keys(config, values)
     pairs = [text.lstrip("+~").partition("=")[::2] for text in HydraConfig.get().overrides.task]
     swept = {key: value for key, value in sorted(pairs) if key in arguments.swept}
     return Invocation(values, arguments.named, swept)
@@ -266,14 +266,24 @@ def _tuner_names(configuration: DictConfig) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def _refuse_unknown_keys(config: str, values: Mapping[str, Any]) -> None:
-    """Refuses keys added by ``+key=value`` that no code reads.
+def _check_keys(config: str, values: Mapping[str, Any]) -> None:
+    """Refuses keys added by ``+key=value`` that no code reads, and keys deleted by ``~key``.
 
     Raises:
-        ConfigurationError: ``conf/<config>.yaml`` has no such key, or the key holds other keys.
+        ConfigurationError: ``conf/<config>.yaml`` has no such key, it is missing, or it holds other keys.
     """
-    page = keys_of(config)
-    known = {*page, *groups_of(config), *BUILT}
+    for option in options_of(config):
+        outer, _, key = option.key.rpartition(".")
+        holder = values.get(outer, {}) if outer else values
+        if isinstance(holder, Mapping) and key not in holder:
+            text = f"{option.key}: can't be deleted by ~. Write {option.key}={option.default}, the default"
+            raise ConfigurationError(text)
+    page, groups = keys_of(config), groups_of(config)
+    for group in REQUIRED:
+        if group in groups and group not in values:
+            choices = ", ".join(choices_of(group, config))
+            raise ConfigurationError(f"{group}: can't be deleted by ~. Write {group}=NAME, one of {choices}")
+    known = {*page, *groups, *BUILT}
     for key, value in values.items():
         if key not in known:
             raise ConfigurationError(unknown_key(key, config))

@@ -21,6 +21,8 @@ BUILT = ("problem", "tuner", "stopper")
 """Groups whose yaml builds a class. They accept any key: the constructor is the schema."""
 OPTIONAL = ("stopper", "logger")
 """Groups whose default is ``null``, which Hydra refuses as a choice."""
+REQUIRED = ("storage", "runner")
+"""Groups whose choice the commands that have them read without asking whether there is one."""
 ADDED = ("tuner", "experiment")
 """Groups of ``flows.search`` without a default: a choice is written with a +."""
 OWN = "conf"

@@ -130,3 +130,29 @@ def test_a_key_of_another_choice_names_it(key: str, choice: str) -> None:
     """An option that only another choice of the group has is not called unknown."""
     group = choice.partition("=")[0]
     assert unknown_key(key, "search") == f"{key}: is no key of the chosen {group}. Choose {choice}, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("deleted", "remedy"),
+    [
+        ("~seed", "seed: can't be deleted by ~. Write seed=0, the default"),
+        ("~budget", "budget.trials: can't be deleted by ~. Write budget.trials=null, the default"),
+        ("~budget.final_share", "budget.final_share: can't be deleted by ~. Write budget.final_share=0.4, the default"),
+        ("~constraints", "constraints: can't be deleted by ~. Write constraints={}, the default"),
+        ("~finalists", "finalists: can't be deleted by ~. Write finalists=2, the default"),
+        ("~storage", "storage: can't be deleted by ~. Write storage=NAME, one of local, memory, nfs, s3, sftp"),
+    ],
+)
+def test_options_cannot_be_deleted(deleted: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hydra's ``~KEY`` is refused with what to write instead."""
+    assert run_command("search", lambda _: pytest.fail("ran"), ["+tuner=random", deleted]) == 2
+    assert capsys.readouterr().err == f"heirloom: {remedy}\n"
+
+
+def test_arguments_of_a_class_can_be_deleted() -> None:
+    """``~tuner.KEY`` leaves the argument to the class."""
+    found: list[Invocation] = []
+
+    assert run_command("search", lambda i: found.append(i) or 0, ["+tuner=evolution", "~tuner.replacement"]) == 0
+    assert "crossover" in found[0].values["tuner"]
+    assert "replacement" not in found[0].values["tuner"]

@@ -58,7 +58,7 @@ def _new_folder(out: str, root: BlobStore) -> Path:
     Raises:
         ConfigurationError: it exists, or lies in the storage.
     """
-    target = Path(os.path.abspath(Path(out).expanduser()))
+    target = Path(os.path.abspath(os.path.expanduser(out)))
     if os.path.lexists(target):
         raise ConfigurationError(f"out={out}: must not exist, since nothing is overwritten. Name another folder.")
     return outside(root, str(target))

@@ -26,7 +26,7 @@ def main() -> int:
 def init(argv: Sequence[str]) -> int:
     """Writes the files, and prints the next commands."""
     given = _parser().parse_args(argv).folder
-    folder = Path(given).expanduser()
+    folder = Path(os.path.expanduser(given))
     _check_empty(given, folder)
     for name in project_files():
         _write(folder / name, (PROJECT / name).read_bytes())

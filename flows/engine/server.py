@@ -64,7 +64,7 @@ def server_home() -> Path:
     It is in ``HEIRLOOM_CACHE`` if this is set, else in the user's cache folder.
     """
     if chosen := os.environ.get("HEIRLOOM_CACHE"):
-        return Path(chosen).expanduser().absolute() / "prefect"
+        return Path(os.path.expanduser(chosen)).absolute() / "prefect"
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or default).expanduser().absolute() / "heirloom"
     if _is_on_network(cache):  # SQLite's locks do not hold between hosts, and clusters share their home folders

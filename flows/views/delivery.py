@@ -86,7 +86,7 @@ def outside(store: BlobStore, out: str, name: str = "") -> Path:
     Raises:
         ConfigurationError: the path lies in the storage.
     """
-    path = Path(out).expanduser().resolve()
+    path = Path(os.path.expanduser(out)).resolve()
     if name and path.is_dir():
         path = (path / name).resolve()
     in_store = store.local_path("search.json")

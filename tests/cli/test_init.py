@@ -30,9 +30,11 @@ def test_a_project_is_written(here: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("given", "folder"), [("~/my demo", "my demo"), ("-x", "-x")])
+@pytest.mark.parametrize(
+    ("given", "folder"), [("~/my demo", "my demo"), ("~nobody_here/x", "~nobody_here/x"), ("-x", "-x")]
+)
 def test_a_shell_can_run_the_next_command(here: Path, given: str, folder: str) -> None:
-    """The printed cd enters the folder, also one below ~ or one that begins with a hyphen."""
+    """The printed cd enters the folder, also one below ~ or an unknown user, or one that begins with a hyphen."""
     done = run(here, "--", given, module="flows.init", HOME=str(here))
     [line] = [line for line in done.out.splitlines() if "cd " in line]
     entered = subprocess.run(["sh", "-c", f"{line} && pwd"], cwd=here, capture_output=True, text=True, check=True)

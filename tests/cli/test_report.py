@@ -326,6 +326,7 @@ def test_logs_of_one_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["name=last", "out=x.txt"], "out=x.txt takes csv, json or html"),
         (["name=last", "format=csv", "out={root}/x.csv"], "must be outside the storage"),
         (["name=last", "format=csv", "out={root}/../none/x.csv"], "(No such file or directory): set out=PATH"),
+        (["name=last", "format=csv", "out='~nobody_here/x.csv'"], "/~nobody_here/x.csv (No such file or directory)"),
         (["storage.root={root}/a-random-2b"], "set storage.root={root} name=a-random-2b"),
         (["storage.root=memory://x"], "exists in the searching process only. Use a folder"),
         (["nam=last"], "unknown key nam; did you mean name?"),

@@ -6,6 +6,7 @@ Knows the fields of v0.5 to v1.9, and those of v2. Each is read, refused by its 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -316,7 +317,7 @@ class _Reader:
 
     def _output_dir(self) -> Path | None:
         name = self._content.get("logDir", self._content.get("experimentWorkingDirectory"))
-        return None if name is None else (self._folder / Path(str(name)).expanduser()).resolve()
+        return None if name is None else (self._folder / os.path.expanduser(str(name))).resolve()
 
     def _mapping(self, content: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         value = content.get(name)

@@ -20,7 +20,7 @@ def link_path(text: str) -> str | None:
     source, equals, target = text.partition("=")
     if not equals or not os.path.isabs(source) or not target:
         raise ConfigurationError(f"--map={text}: must be FROM=TO with an absolute FROM, such as /mnt/nfs/nni=/data/nni")
-    link, folder = Path(source.rstrip("/")), Path(target).expanduser().resolve()
+    link, folder = Path(source.rstrip("/")), Path(os.path.expanduser(target)).resolve()
     if _leads_to(link, folder):
         return None
     is_dangling = link.is_symlink() and not link.exists()

@@ -307,9 +307,12 @@ def test_the_home_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delenv("HEIRLOOM_CACHE", raising=False)
     default = server_home()
     monkeypatch.setenv("HEIRLOOM_CACHE", str(tmp_path / "mine"))
+    mine = server_home()
+    monkeypatch.setenv("HEIRLOOM_CACHE", "~nobody_here/x")
 
     assert default == tmp_path / "heirloom" / "prefect" or _is_on_network(tmp_path)
-    assert server_home() == tmp_path / "mine" / "prefect"
+    assert mine == tmp_path / "mine" / "prefect"
+    assert server_home() == Path("~nobody_here/x/prefect").absolute()
 
 
 @pytest.mark.parametrize("kind", ["ext4", "nfs4"])

@@ -586,6 +586,19 @@ def test_mapped_paths(tmp_path: Path) -> None:
             link_path(text)
 
 
+def test_a_home_of_an_unknown_user_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` before what no user is called is a part of the path, as in a shell."""
+    from nas.compat.nni.config import read_experiment
+    from nas.compat.nni.path_links import link_path
+
+    monkeypatch.chdir(tmp_path)
+    path = ExperimentFolder(tmp_path).write(logDir="~nobody_here/logs")
+    link_path(f"{tmp_path}/mnt=~nobody_here/data")
+
+    assert read_experiment(path).output_dir == tmp_path / "~nobody_here" / "logs"
+    assert (tmp_path / "mnt").resolve() == tmp_path / "~nobody_here" / "data"
+
+
 @pytest.mark.parametrize("other", ["data", "elsewhere"])
 def test_a_path_that_two_commands_map_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     """A link that another command creates in the same moment is taken if it leads to the same folder."""

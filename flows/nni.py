@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.cli.command import Invocation
@@ -74,7 +74,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
         experiment,
         name=invocation.values["name"],
         seed=invocation.values["seed"],
-        gpus=_gpus(machine),
+        gpus=gpus_of_trials(invocation.values, machine),
         parents=arguments.parents,
         wait_timeout_s=arguments.patience,
     )
@@ -88,15 +88,14 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     return engine.run(pipeline, context, read_limits(invocation.values), budget_names=BUDGET_NAMES, callbacks=callbacks)
 
 
-def _gpus(machine: Machine) -> tuple[int, ...] | None:
-    """Returns the GPU numbers of this machine; None: a cluster gives each trial its own."""
-    if machine.runner in ("dask", "ray"):
-        return None
-    if machine.device != "cuda":
-        return ()
-    import torch
+def gpus_of_trials(values: Mapping[str, Any], machine: Machine) -> tuple[int, ...] | None:
+    """Returns the GPUs for the slots; None: a cluster gives each trial its own.
 
-    return tuple(range(torch.cuda.device_count()))
+    Trials are processes of their own, so they have their slots' GPUs with each runner of this machine.
+    """
+    from flows.cli.settings.runners import read_device
+
+    return None if machine.runner in ("dask", "ray") else read_device(values["device"], values["gpus"])[1]
 
 
 def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -> list[str]:

@@ -46,6 +46,7 @@ class ExperimentFolder:
         tuner_code: The content of ``tuner.py``; None: no such file.
         space: The content of ``search_space.json``; None: no such file.
         fields: Further fields of the configuration.
+        gpus: The numbers of the GPUs for trials.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class ExperimentFolder:
     fields: Mapping[str, Any] = field(default_factory=dict)
     parents: str | None = None
     wait_timeout_s: float = 60.0
+    gpus: tuple[int, ...] = ()
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,7 +108,9 @@ class ExperimentFolder:
             fields: Further fields of the configuration.
         """
         experiment = read_experiment(self.write(**fields))
-        name, search = nni_search(experiment, name="mine", parents=self.parents, wait_timeout_s=self.wait_timeout_s)
+        name, search = nni_search(
+            experiment, name="mine", gpus=self.gpus, parents=self.parents, wait_timeout_s=self.wait_timeout_s
+        )
         files = open_root(str(self.folder / "root")).subfolder(name)
         records = Records(files)
         built = search.build()

@@ -50,7 +50,7 @@ class NniProblem(Problem):
         output_dir: The parent of each job's folder, ``NNI_OUTPUT_DIR``.
         search: The name of the search, from which the ids of the experiment and its jobs are derived.
         gpus_per_trial: None: trials see the GPUs of this process; 0: none; n: slot i sees the GPUs from ``i * n`` on.
-        gpus: The numbers of the usable GPUs.
+        gpus: The names of the usable GPUs in ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs.
         timeout_s: A process that runs longer is ended, and its trial is FAILED.
     """
 
@@ -72,7 +72,7 @@ class NniProblem(Problem):
         output_dir: str = "",
         search: str = "",
         gpus_per_trial: int | None = None,
-        gpus: tuple[int, ...] = (),
+        gpus: tuple[str, ...] = (),
         timeout_s: float | None = None,
     ) -> None:
         if not isinstance(space, Mapping | None):  # a path would be read
@@ -131,7 +131,7 @@ class NniProblem(Problem):
         elif self.gpus_per_trial and self.gpus:
             first = job.slot * self.gpus_per_trial
             indices = range(first, first + self.gpus_per_trial)
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(str(self.gpus[i % len(self.gpus)]) for i in indices)
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[i % len(self.gpus)] for i in indices)
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.policy import PolicyPlan, Stage
 from nas.core.spec import Spec
+from nas.executors.process_pool import visible_gpus
 from nas.search.definition import Search
 
 PLAN = PolicyPlan((Stage(name="search"),))
@@ -40,7 +42,7 @@ def nni_search(
         experiment: The configuration.
         name: The default is the experiment's name and the digest of the search.
         seed: The seed of builtin tuners.
-        gpus: The GPU numbers of this machine; None: trials run on a cluster, which gives each its GPU.
+        gpus: The numbers of GPUs that this process sees; None: trials run on a cluster, which gives each its GPU.
         parents: Parameters that name a parent, for an own tuner; see ``ParentRule.parse``.
         wait_timeout_s: Seconds that an idle own tuner may wait while no trial runs.
 
@@ -63,7 +65,7 @@ def nni_search(
         "multi_phase": experiment.multi_phase,
         "code_dir": str(experiment.code_dir),
         "gpus_per_trial": experiment.gpus_per_trial,
-        "gpus": _usable_gpus(experiment, gpus),
+        "gpus": _names_of(_usable_gpus(experiment, gpus)),
         "timeout_s": experiment.trial_timeout_s,
     }
     search = Search(
@@ -115,6 +117,11 @@ def nni_budget(experiment: Experiment) -> Budget:
     most = experiment.max_jobs or NNI_TRIALS
     counted = {"jobs" if experiment.multi_phase else "trials": most}
     return Budget(**counted, hours=experiment.hours, at_deadline="finish")
+
+
+def _names_of(gpus: Sequence[int]) -> tuple[str, ...]:
+    """Returns the names of GPUs, which are the same in each worker, whatever it sees itself."""
+    return tuple(visible_gpus(gpus, os.environ).split(",")) if gpus else ()
 
 
 def _usable_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[int, ...]:

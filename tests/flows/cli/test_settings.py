@@ -17,6 +17,7 @@ from flows.cli.settings.root import reach_root, read_root
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
 from flows.engine.clusters import dask_spec
+from flows.nni import gpus_of_trials
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot, slots_of_gpus
 from nas.core.spec import Spec
@@ -146,6 +147,19 @@ def test_one_process_uses_the_first_gpu(runner: str, monkeypatch: pytest.MonkeyP
     for gpus in ([1], [0, 1]):
         with pytest.raises(ConfigurationError, match=r"must be all or \[0\] .*Set CUDA_VISIBLE_DEVICES, or choose run"):
             read_machine({**values, "gpus": gpus})
+
+
+@pytest.mark.parametrize(
+    ("runner", "gpus", "found"), [("threads", "all", (0, 1)), ("threads", [0], (0,)), ("processes", [1], (1,))]
+)
+def test_gpus_of_nni_trials(runner: str, gpus: object, found: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of an experiment are processes of their own: they have the chosen GPUs with any runner."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    values = {"slots": 1, "threads": 1, "trial_timeout_s": None, "device": "auto", "gpus": gpus}
+    values |= {"gpus_per_trial": None, "runner": {"kind": runner}}
+
+    assert gpus_of_trials(values, read_machine(values)) == found
 
 
 def test_simulated_workers_share_no_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

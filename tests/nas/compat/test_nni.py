@@ -56,6 +56,21 @@ nni.report_final_result({"default": 0.0, "list": [1, None, "ä"], "nan": float("
     assert sorted(path.read_text() for path in tmp_path.glob("out/*/trials/*/id")) == ["0", "1", "2"]
 
 
+def test_a_trial_sees_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial gets the chosen GPUs of those that this process sees, by the names that the variable has for them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,8,9")
+    code = """
+import nni, os
+nni.get_next_parameter()
+nni.report_final_result(int(os.environ["CUDA_VISIBLE_DEVICES"].replace(",", "")))
+"""
+    trial = {"command": f"{sys.executable} main.py", "codeDir": ".", "gpuNum": 2}
+    experiment = ExperimentFolder(tmp_path, code, fields={"trial": trial}, gpus=(1, 2, 3))
+    [ran] = experiment.run(maxTrialNum=1)
+
+    assert ran.metrics == {"default": 78}, ran.error
+
+
 def test_phases(tmp_path: Path) -> None:
     """With multiPhase each configuration is a trial, and its result is kept if the job fails later."""
     code = PHASES.replace("while (p", "n = 0\nwhile (p") + "raise SystemExit('fails in the end')"

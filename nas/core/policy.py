@@ -67,8 +67,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         policies, best, share = self.policies, self.best, self.share
-        if not isinstance(self.name, str):
-            raise ConfigurationError(f"stage {short_repr(self.name)}: name: must be a text")
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigurationError(f"stage {short_repr(self.name)}: name: must be a text of at least one character")
         if isinstance(policies, str) or not isinstance(policies, Iterable):
             raise ConfigurationError(f"stage {self.name}: policies={policies!r}: must be a list of names")
         check_bool(f"stage {self.name}: warm", self.warm)

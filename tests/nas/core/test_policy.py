@@ -66,8 +66,9 @@ def test_a_plan_is_written_in_code() -> None:
     for stages in (("search",), Stage(name="a"), None):
         with pytest.raises(ConfigurationError, match=r"PolicyPlan: .*: must hold nas\.Stage objects"):
             PolicyPlan(stages)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="stage 5: name: must be a text"):
-        Stage(name=5)  # type: ignore[arg-type]
+    for name in (5, ""):
+        with pytest.raises(ConfigurationError, match=f"stage {name!r}: name: must be a text of at least one character"):
+            Stage(name=name)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"stage a: policies='SHARE_PARAMS': must be a list"):
         Stage(name="a", policies="SHARE_PARAMS")  # type: ignore[arg-type]
 

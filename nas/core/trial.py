@@ -12,7 +12,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import is_finite
 from nas.core.point import Point
 from nas.core.policy import Policy
-from nas.core.validation import check_int, short_repr
+from nas.core.validation import check_int, check_number, short_repr
 
 Donor = int | str
 """A trial's number, or ``"name:42"`` for a trial of another search under the same root."""
@@ -128,6 +128,12 @@ class Proposal:
             isinstance(fidelity, bool) or not isinstance(fidelity, int | float) or not 0 < fidelity <= 1
         ):
             raise ConfigurationError(f"proposal.fidelity={fidelity!r:.200}: must be a number in (0, 1]")
+        if not isinstance(self.reason, str):
+            raise ConfigurationError(f"proposal.reason={short_repr(self.reason)}: must be a text. Write str(...)")
+        if not isinstance(self.proxies, Mapping) or not all(isinstance(name, str) for name in self.proxies):
+            raise ConfigurationError(f"proposal.proxies={short_repr(self.proxies)}: must be numbers by name")
+        for name, value in self.proxies.items():
+            check_number(f"proposal.proxies.{name}", value)
         check_int("proposal.relative_duration", self.relative_duration, 1)
 
     @property

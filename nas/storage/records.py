@@ -20,7 +20,7 @@ from nas.storage.record_format import FORMAT, decode_record, encode_record, is_f
 from nas.storage.record_size import ERROR_BYTES, shorten
 from nas.storage.search_records import check_collection, check_header, check_session, check_test, code_id
 from nas.storage.trial_log import earlier_log_path, log_path
-from nas.storage.trial_records import MAX_POINT_VALUES, check_start, n_values, trial_from_records
+from nas.storage.trial_records import check_proposal, check_start, trial_from_records
 
 _NUMBER = re.compile("[0-9]{6,18}")
 _START = re.compile(r"([0-9]{6,18})\.(start|left)-([0-9]{1,9})\.json")
@@ -122,13 +122,16 @@ class Records:
         """Publishes the proposal of a trial.
 
         Raises:
-            ConfigurationError: the point has more values than a reader accepts.
+            ConfigurationError: readers would not accept the record.
         """
-        if (n := n_values(trial.point)) > MAX_POINT_VALUES:
+        try:
+            data = encode_record(trial.proposal_record())
+            check_proposal(decode_record(data))
+        except (CorruptError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"trial {trial.number}: point: must have at most {MAX_POINT_VALUES} values, not {n}. Use a smaller one."
-            )
-        self.publish(_proposal_path(trial.number), trial.proposal_record())
+                f"trial {trial.number} can't be recorded: {error}. Correct the proposal: {short_repr(trial.proposal)}"
+            ) from error
+        self.files.publish(_proposal_path(trial.number), [data], exclusive=True)
 
     def start(self, trial: Trial, where: Mapping[str, Any]) -> None:
         """Publishes the start of an attempt, with its session and host in ``where``."""

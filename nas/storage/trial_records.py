@@ -214,6 +214,15 @@ def proposal_from_json(plain: object) -> Proposal:
         raise CorruptError(short_repr(str(error))) from error
 
 
+def check_proposal(record: Mapping[str, Any]) -> None:
+    """Checks ``trials/000042.proposal.json``.
+
+    Raises:
+        CorruptError: Heirloom does not write such a record.
+    """
+    _proposal_fields(record)
+
+
 def check_start(record: Mapping[str, Any], number: int, attempt: int) -> None:
     """Checks ``trials/000042.start-1.json``.
 

@@ -1093,6 +1093,13 @@ class TestTunersMistakes:
             ({"parents": (0,), "donors": (0, 0)}, r"donors=\(0, 0\): must be .* each once"),
             ({"fidelity": 7}, r"fidelity=7: must be"),
             ({"policies": {"FAST"}}, r"policies=\{'FAST'\}: must be a frozenset"),
+            ({"reason": 3}, "reason=3: must be a text"),
+            ({"reason": None}, "reason=None: must be a text"),
+            ({"proxies": {"flops": "x"}}, r"proxies\.flops='x': must be a number"),
+            ({"proxies": {"flops": math.nan}}, r"proxies\.flops=nan: must be a number"),
+            ({"proxies": {"flops": numpy.float32(1)}}, r"proxies\.flops=.*1.*: must be a number"),
+            ({"proxies": {1: 1.0}}, r"proxies=\{1: 1\.0\}: must be numbers by name"),
+            ({"proxies": 3}, "proxies=3: must be numbers by name"),
         ],
         ids=str,
     )
@@ -1105,6 +1112,15 @@ class TestTunersMistakes:
 
         with pytest.raises(SearchFailedError, match=f"^proposal 1 of Mistaken: proposal\\.{said}"):
             make_controller(records, ScriptedExecutor(records), Mistaken(())).search(SEARCH)
+        assert len(by_number(records)) == 1
+
+    def test_answer_that_readers_refuse_is_never_durable(self, records: Records) -> None:
+        """A number that records can't hold ends the search before the proposal is recorded."""
+        tuner = ListTuner((), Proposal(point={"x": 1}, relative_duration=2**63))
+        said = r"trial 1 can't be recorded: relative_duration=9223372036854775808: .*: Proposal\(point=\{'x': 1\}"
+
+        with pytest.raises(ConfigurationError, match=said):
+            make_controller(records, ScriptedExecutor(records), tuner).search(SEARCH)
         assert len(by_number(records)) == 1
 
     def test_undeclared_policy(self, records: Records) -> None:

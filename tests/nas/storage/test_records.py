@@ -7,11 +7,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from nas.core.errors import CorruptError
+from nas.core.errors import ConfigurationError, CorruptError
 from nas.core.trial import Proposal, State, Trial
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.open import open_root
@@ -134,6 +135,27 @@ def test_number_far_beyond_all_others_is_refused_at_once(records: Records) -> No
 
     with pytest.raises(CorruptError, match=r"trials/000001\.proposal\.json is missing"):
         records.load()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stage": ""}, "stage='': "),
+        ({"more_epochs": 2**63}, "more_epochs=9223372036854775808: "),
+        ({"proposal": Proposal(point={}, donors=("nonsense",))}, r"donors\[0\]='nonsense': "),
+        ({"proposal": Proposal(point={}, proxies={"flops": 2**64})}, "proxies"),
+        ({"proposal": Proposal(point={}, derivation={1, 2})}, "Object of type set is not JSON serializable"),
+        ({"proposal": Proposal(point={str(n): n for n in range(20_001)})}, "point has 20001 values; it may have 20000"),
+    ],
+    ids=["stage", "epochs", "donor", "proxy", "derivation", "point"],
+)
+def test_proposal_that_readers_refuse_is_not_published(records: Records, fields: dict[str, Any], said: str) -> None:
+    """The error names trial, field and proposal; nothing is left that can't be read."""
+    trial = replace(Trial(number=0, index=0, proposal=Proposal(point={})), **fields)
+
+    with pytest.raises(ConfigurationError, match=rf"^trial 0 can't be recorded: {said}.*: Proposal\(point="):
+        records.propose(trial)
+    assert records.files.names("trials") == []
 
 
 def test_a_worker_that_left_by_itself_is_no_loss(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from nas.core.errors import ConfigurationError
 from nas.core.policy import Policy
 from nas.core.supernet import is_epoch
 from nas.core.trial import State, Trial
-from nas.core.validation import check_int
+from nas.core.validation import MAX_WHOLE, check_int
 from nas.training.problem import Problem
 
 
@@ -26,7 +26,7 @@ class MoreEpochs:
     trial: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("more_epochs", self.n_epochs, 1)
+        check_int("more_epochs", self.n_epochs, 1, MAX_WHOLE)
         if self.trial is not None:
             check_int("trial", self.trial, 0)
 

@@ -241,7 +241,8 @@ def test_more_epochs_never_replace_a_better_winner(here: Path) -> None:
     assert len(trials(here / "heirloom" / "s")) == 3
     assert sorted(path.name for path in (here / "heirloom" / "s").glob("best*")) == before
     for words, complaint in {
-        ("more_epochs=0",): "more_epochs=0: must be a whole number of at least 1",
+        ("more_epochs=0",): "more_epochs=0: must be a whole number from 1 to 9223372036854775807",
+        (f"more_epochs={2**63}",): f"more_epochs={2**63}: must be a whole number from 1 to 9223372036854775807",
         ("trial=1",): "trial=1: must be given with more_epochs. Add more_epochs=N",
         ("more_epochs=2", "trial=9"): "trial=9: must be the number of a trial, 0 to 2",
     }.items():

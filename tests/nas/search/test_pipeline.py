@@ -25,6 +25,7 @@ from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings
 from nas.search.definition import Search
 from nas.search.lease import SearchLease
+from nas.search.more_epochs import MoreEpochs
 from nas.search.pipeline import SearchPipeline
 from nas.storage.lazy_weights import StoredWeights
 from nas.storage.maintenance.gc.retention import Retention
@@ -522,6 +523,13 @@ class TestAgain:
 
         with pytest.raises(ConfigurationError, match=r"tuner\.arguments\.xs: \[1\] there, \[2\] here"):
             bureau.run(2)
+
+
+@pytest.mark.parametrize("n_epochs", [0, -1, 2**63, 2**70, 1.5, True])
+def test_more_epochs_fit_into_a_record(n_epochs: Any) -> None:
+    """The number of epochs is one that readers of records accept; the error names the option."""
+    with pytest.raises(ConfigurationError, match=r"^more_epochs=.*: must be .* from 1 to 9223372036854775807"):
+        MoreEpochs(n_epochs=n_epochs)
 
 
 class Contrary(RandomTuner):

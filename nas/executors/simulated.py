@@ -36,10 +36,14 @@ from nas.executors.events import (
 )
 from nas.executors.pool import WorkerPool, compute_proxies
 from nas.storage.records import Records
+from nas.storage.search_records import MAX_HOURS
 from nas.storage.sessions import spent_hours
 from nas.training.messages import Assignment, JobStart, ProxyRequest
 from nas.training.problem import Ability, Problem, Simulation
 from nas.training.static_metrics import known_metrics, missing_metrics, read_static_metrics
+
+_LATEST_S = 3600 * MAX_HOURS
+"""The last moment of the virtual clock, since heartbeats hold no more hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,18 +160,21 @@ class SimulatedExecutor(EventQueue):
         began_s = self._clock_s
         if slot not in self._warm and self._workers.start_up_s:
             began_s += rng.expovariate(1 / self._workers.start_up_s)
+            began_s = min(began_s, _LATEST_S)
         self._warm.add(slot)
         known, known_error = read_static_metrics(self._problem, trial)
         trial = replace(trial, started=began_s, static_metrics=known)
         self._records.start(trial, {"session": self._session, "host": "simulated", "pid": 0, "time": began_s})
         try:
             simulation = _checked(self._problem.simulate(trial))
+            seconds = simulation.seconds * math.exp(rng.gauss(0.0, self._workers.straggling))
+            last_share = max((share for share, _, _ in simulation.curve), default=1.0)
+            check_number("simulate: seconds", seconds * max(1.0, last_share), 0, _LATEST_S - began_s)
         except Exception as error:
             failed = trial.fail(Reason.EXCEPTION, traceback_of(error)).finish(began_s)
             self._running[trial.number] = attempt = _Attempt(trial, Simulation(0.0, {}), began_s, 0.0)
             self._at(began_s, lambda: self._end(attempt, failed))
             return
-        seconds = simulation.seconds * math.exp(rng.gauss(0.0, self._workers.straggling))
         self._running[trial.number] = attempt = _Attempt(trial, simulation, began_s, seconds, known_error)
         self._at(began_s, lambda: Started(trial.number, trial.attempt, slot))
         if rng.random() < self._workers.loss_rate:
@@ -221,7 +228,7 @@ class SimulatedExecutor(EventQueue):
         if self._pool is None:
             raise AssertionError("a simulated executor without a pool runs no finals")
         answer = self._pool.call(action, trial)
-        self._clock_s += self._workers.call_s
+        self._clock_s = min(self._clock_s + self._workers.call_s, _LATEST_S)
         return answer
 
     def close(self) -> None:

@@ -8,8 +8,9 @@ import time
 from typing import Any, TypeVar
 
 from nas.core.errors import ConfigurationError
+from nas.core.metric import plain_metrics
 from nas.core.policy import Policy
-from nas.core.validation import check_int
+from nas.core.validation import check_int, check_number
 
 T = TypeVar("T")
 
@@ -21,7 +22,6 @@ class PolicyScaling:
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner requests, or None.
         more_epochs: The epochs for which the trial goes on training its parent, or None for another trial.
-        trained_share: The trained share of a full training's epochs. The problem sets it if ``epochs`` gave another.
         asked_epochs_s: The ``time.perf_counter`` of the first call of ``epochs``, or None. The time before it is setup,
             which does not grow with the epochs.
     """
@@ -37,8 +37,27 @@ class PolicyScaling:
         self.more_epochs = more_epochs
         self._epochs: dict[tuple[int, int], int] = {}
         self._scales: dict[str, float] = {}
-        self.trained_share: float | None = None
+        self._trained_share: float | None = None
         self.asked_epochs_s: float | None = None
+
+    @property
+    def trained_share(self) -> float | None:
+        """The trained share of a full training's epochs.
+
+        The problem sets it if ``epochs`` gave another.
+
+        Raises:
+            ConfigurationError: it is set to another number than a finite one of at least 0.
+            TypeError: it is set to something else.
+        """
+        return self._trained_share
+
+    @trained_share.setter
+    def trained_share(self, share: float | None) -> None:
+        if share is not None:
+            [share] = plain_metrics({"run.trained_share": share}).values()
+            check_number("run.trained_share", share, 0)
+        self._trained_share = share
 
     @property
     def shares(self) -> dict[str, float]:
@@ -48,8 +67,8 @@ class PolicyScaling:
         product over their names. A share is absent if its method was not called. Duration estimates divide by them.
         """
         shares = {}
-        if self.trained_share is not None:
-            shares["epochs_share"] = self.trained_share
+        if self._trained_share is not None:
+            shares["epochs_share"] = self._trained_share
         elif n_full := sum(full for full, _ in self._epochs):
             shares["epochs_share"] = sum(self._epochs.values()) / n_full
         if self._scales:

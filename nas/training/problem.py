@@ -32,7 +32,7 @@ class Simulation:
     """The duration and the scores of a trial that is not trained.
 
     Attributes:
-        seconds: Its duration.
+        seconds: Its duration. The virtual clock of a search ends after a million hours.
         metrics: Its scores: each declared metric that ``static_metrics`` does not give.
         curve: Its reports: (share of its duration, step, metrics).
         shares: Its shares of a full training, as in ``TrialRun.shares``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -276,6 +277,29 @@ def test_a_wrong_return_of_simulate_fails_its_trial(returned: Any, reason: Reaso
     assert (bad.state, bad.reason) == (State.FAILED, reason)
     assert error in (bad.error or "")
     assert (bad.duration_s or 0.0) >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("simulation", "start_up_s"),
+    [
+        (Simulation(1e12, {"score": 1.0}), 0.0),
+        (Simulation(60.0, {"score": 1.0}, ((1e11, 1, {"score": 1.0}),)), 0.0),
+        (Simulation(60.0, {"score": 1.0}), 1e15),
+    ],
+    ids=["duration", "report", "start-up"],
+)
+def test_a_trial_that_would_end_after_a_million_hours_fails(simulation: Simulation, start_up_s: float) -> None:
+    """Its error names the seconds, and the records of search and session can be read."""
+    workers = Workers(start_up_s=start_up_s)
+    search = Simulated(PaperProblem(lambda trial: simulation), workers=workers, budget=Budget(trials=1))
+    lease = SearchLease(search.records, now_s=search.executor.now_s)
+    [trial] = search.run()
+    lease.close()
+
+    assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+    assert re.search(r"simulate: seconds=\S+: must be a number from 0 to (3\.6e\+09|0)", trial.error or "")
+    assert table(search.records.load()[0]) == table([trial])
+    assert spent_hours(search.records) <= 1e6
 
 
 def test_a_trial_that_is_stopped_during_the_start_up_of_its_worker_costs_nothing() -> None:

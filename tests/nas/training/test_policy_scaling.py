@@ -1,5 +1,6 @@
 """Policy shortcuts: epochs, subsets and scale."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -81,6 +82,27 @@ def test_shares_of_a_full_training() -> None:
     assert (full.epochs(full=60, early=8), full.shares) == (60, {"epochs_share": 1.0})
     asked = modes(Policy.EARLY_STOP, fidelity=0.5)
     assert (asked.epochs(full=60, early=8), asked.shares) == (30, {"epochs_share": 0.5})
+
+
+@pytest.mark.parametrize("share", [0.5, np.float32(0.5), torch.tensor(0.5)], ids=["float", "numpy", "torch"])
+def test_trained_share_is_a_plain_number(share: Any) -> None:
+    """A share that the problem sets replaces that of ``epochs``, as a plain number."""
+    run = modes()
+    run.epochs(full=60, early=8)
+    run.trained_share = share
+
+    assert run.shares == {"epochs_share": 0.5}
+    assert type(run.shares["epochs_share"]) is float
+
+
+@pytest.mark.parametrize("share", [math.nan, math.inf, -0.5, True, "half", torch.zeros(2)], ids=str)
+def test_wrong_trained_share_is_refused(share: Any) -> None:
+    """A share that no record can hold is refused, and does not count."""
+    run = modes()
+    with pytest.raises((ConfigurationError, TypeError), match=r"run\.trained_share.* must be a number"):
+        run.trained_share = share
+
+    assert run.shares == {}
 
 
 def test_mistakes_name_the_argument() -> None:

@@ -419,6 +419,19 @@ class TestRecord:
         assert re.search(error, trial.error or "")
         assert trial.suggested == ()
 
+    def test_wrong_trained_share_fails_the_trial(self, trainer: TrialTrainer) -> None:
+        """A share that no record can hold is an error of the problem's code."""
+
+        def body(run: TrialRun) -> object:
+            run.trained_share = math.nan
+            return {"score": 0.5}
+
+        trial = trainer.train(body)
+
+        assert (trial.state, trial.reason) == (State.FAILED, Reason.EXCEPTION)
+        assert "run.trained_share=nan: must be a number of at least 0" in (trial.error or "")
+        assert trainer.records.load()[0] == [trial]
+
 
 class TestReports:
     def test_reports_become_the_curve(self, trainer: TrialTrainer) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from nas.callbacks.base import Callback, SearchInfo, SearchOutcome
@@ -65,16 +67,16 @@ class CallbackList:
 
     def trial_started(self, trial: Trial) -> None:
         """Calls ``on_trial_start``."""
-        self._call("on_trial_start", lambda callback: callback.on_trial_start(trial))
+        self._call("on_trial_start", lambda callback: callback.on_trial_start(_copy_of(trial)))
 
     def trial_reported(self, trial: Trial) -> None:
         """Calls ``on_trial_report`` with the trial's last report."""
         step, metrics = trial.curve[-1]
-        self._call("on_trial_report", lambda callback: callback.on_trial_report(trial, step, metrics))
+        self._call("on_trial_report", lambda callback: callback.on_trial_report(_copy_of(trial), step, dict(metrics)))
 
     def trial_ended(self, trial: Trial) -> None:
         """Calls ``on_trial_end``."""
-        self._call("on_trial_end", lambda callback: callback.on_trial_end(trial))
+        self._call("on_trial_end", lambda callback: callback.on_trial_end(_copy_of(trial)))
 
     def end(self, outcome_of: Callable[[], SearchOutcome]) -> None:
         """Calls ``on_search_end``, and waits at most ``end_s`` for all callbacks in the background.
@@ -101,6 +103,12 @@ class CallbackList:
         for caller in self._callers:
             if (warning := caller.take_warning()) is not None:
                 self._notify(warning)
+
+
+def _copy_of(trial: Trial) -> Trial:
+    """Returns the trial with a point and metrics of its own, which a callback may change."""
+    proposal = replace(trial.proposal, point=copy.deepcopy(trial.point))
+    return replace(trial, proposal=proposal, metrics=dict(trial.metrics))
 
 
 class _Caller(Protocol):

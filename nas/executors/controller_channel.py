@@ -33,6 +33,7 @@ class ControllerChannel:
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Posts ``Reported``, waits for the stopper, if any, and raises a requested stop."""
+        metrics = dict(metrics)  # stoppers and callbacks may change it
         if self.stop_kind is None:
             if self._has_stopper:
                 self._report_and_wait(step, metrics)
@@ -48,7 +49,7 @@ class ControllerChannel:
         """Posts ``Resumed``, then each report of earlier attempts, without waiting for a decision."""
         self._post(Resumed(self._trial.number, totals["cost"]))
         for step, metrics in curve:
-            self._post(Reported(self._trial.number, step, metrics))
+            self._post(Reported(self._trial.number, step, dict(metrics)))
 
     def extra_result(self, result: str) -> None:
         """Posts ``ExtraResult``."""

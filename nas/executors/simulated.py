@@ -6,6 +6,7 @@ drawn from a seed, so a simulation is the same on every run.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import itertools
 import math
@@ -166,7 +167,7 @@ class SimulatedExecutor(EventQueue):
         trial = replace(trial, started=began_s, static_metrics=known)
         self._records.start(trial, {"session": self._session, "host": "simulated", "pid": 0, "time": began_s})
         try:
-            simulation = _checked(self._problem.simulate(trial))
+            simulation = _checked(self._problem.simulate(copy.deepcopy(trial)))
             seconds = simulation.seconds * math.exp(rng.gauss(0.0, self._workers.straggling))
             last_share = max((share for share, _, _ in simulation.curve), default=1.0)
             check_number("simulate: seconds", seconds * max(1.0, last_share), 0, _LATEST_S - began_s)
@@ -273,7 +274,7 @@ class SimulatedExecutor(EventQueue):
 
         if not self._has_stopper:
             self._next(attempt)
-        return Reported(attempt.trial.number, step, metrics, answer if self._has_stopper else None)
+        return Reported(attempt.trial.number, step, dict(metrics), answer if self._has_stopper else None)
 
     def _complete(self, attempt: _Attempt) -> Trial:
         simulated = attempt.simulation.metrics

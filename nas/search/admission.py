@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -74,7 +75,8 @@ def admit(answer: object, stage: Stage, index: int, trials: Sequence[Trial], rul
             rules.space.validate(answer.point)
         except PointError as error:
             raise SearchFailedError(f"{label}: the point is not in the space: {error}") from error
-    return _new_trial(answer, stage, index, trials, rules.seed)
+    point, derivation = copy.deepcopy((answer.point, answer.derivation))  # the tuner may change its own
+    return _new_trial(replace(answer, point=point, derivation=derivation), stage, index, trials, rules.seed)
 
 
 def check_recorded(trials: Iterable[Trial], space: Space | None, records: Records) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 from nas.core.budget import Budget
 from nas.core.errors import ConfigurationError
 from nas.core.metric import Metric
+from nas.core.point import Point
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.redaction import without_passwords
 from nas.core.spec import LoadedSpec, Spec, spec_of
@@ -127,7 +130,7 @@ class Search:
         own_tuner = self._build_tuner(problem, scores)
         tuner, limits = own_tuner, checked_limits(self.constraints)
         if limits:
-            tuner = ConstrainedTuner(tuner, problem.static_metrics, limits, scores)
+            tuner = ConstrainedTuner(tuner, partial(_static_metrics, problem), limits, scores)
         if scores.is_used and jobs.requests_trials:
             raise ConfigurationError(
                 "job.trials_per_job: must be 1 for proxies that workers compute, since jobs keep the workers. "
@@ -181,7 +184,7 @@ class Search:
         if isinstance(self.tuner, LoadedSpec) and self.tuner.is_instance:
             self._check_tuner(tuner, problem)
         tuner.use_proxies(scores)
-        tuner.use_static_metrics(problem.static_metrics)
+        tuner.use_static_metrics(partial(_static_metrics, problem))
         tuner.use_policies(problem.policies)
         return tuner
 
@@ -409,6 +412,11 @@ def _check_declared(problem: Problem, target: str) -> None:
             f"problem {target}: policies={short_repr(policies)}: must be a set of nas.Policy. "
             "Write policies = frozenset({Policy.SHARE_PARAMS})"
         )
+
+
+def _static_metrics(problem: Problem, point: Point) -> Mapping[str, float]:
+    """Returns the static metrics of a copy of the point, which the problem's code may change."""
+    return problem.static_metrics(copy.deepcopy(point))
 
 
 def _refuse(value: object) -> object:

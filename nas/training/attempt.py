@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import socket
@@ -209,7 +210,7 @@ class Attempt:
     def _measure(self, known: Mapping[str, float]) -> Iterator[Mapping[str, float]]:
         """Yields the metrics that are measured on this machine, then the declared proxies."""
         runtime, trial = self._runtime, self._trial
-        yield runtime.problem.measure(trial.point, runtime.spec.device)
+        yield runtime.problem.measure(copy.deepcopy(trial.point), runtime.spec.device)
         yield runtime.declared_proxies(trial, {metric.name for metric in runtime.problem.metrics} - known.keys())
 
     def _declared_first(self, metrics: Mapping[str, float]) -> dict[str, float]:

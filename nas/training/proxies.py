@@ -13,6 +13,7 @@ leave out biases and weights of normalization. Differs: dropout is off.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,7 +76,7 @@ class ProxyScorer:
 
     def _score(self, name: str, point: Point) -> float:
         seed_everything(self._seed)
-        network = self._problem.build(point).to(self._device)
+        network = self._problem.build(copy.deepcopy(point)).to(self._device)
         given = self._batch[:1] if name in PROXIES else self._problem.example_inputs()
         inputs = [tensor.to(self._device) for tensor in given]
         if lazy_layers(network):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ def read_static_metrics(
         return {}, ""
     known, line = dict(trial.proposal.proxies), ""
     try:
-        known |= plain_metrics(problem.static_metrics(trial.point))
+        known |= plain_metrics(problem.static_metrics(copy.deepcopy(trial.point)))
         for found in measure(known):
             known |= plain_metrics(found)
     except BaseException as error:

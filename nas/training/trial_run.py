@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import secrets
@@ -61,7 +62,7 @@ class TrialRun(PolicyScaling):
         name: ``trial-0042``, as in Prefect and in loggers.
         search: The search's name.
         stage: The stage's name: ``search``, ``final`` or a user's own.
-        point: Architecture and hyper-parameters, plain JSON data.
+        point: Architecture and hyper-parameters, plain JSON data. Changes of it reach no record.
         policies: The policies that are on.
         fidelity: The share of a full training that the tuner requests, or None.
         more_epochs: The epochs for which the trial goes on training its parent, or None for another trial.
@@ -93,9 +94,9 @@ class TrialRun(PolicyScaling):
         self.name = trial_name(trial.number)
         self.search = files.name
         self.stage = trial.stage
-        self.point: Point = trial.point
+        self.point: Point = copy.deepcopy(trial.point)  # the problem's code may change it
         self.seed = trial.seed
-        self.derivation = trial.proposal.derivation
+        self.derivation = copy.deepcopy(trial.proposal.derivation)
         self._parents = trial.proposal.parents
         self.device = device
         self._example_inputs = example_inputs

@@ -302,6 +302,22 @@ def test_a_trial_that_would_end_after_a_million_hours_fails(simulation: Simulati
     assert spent_hours(search.records) <= 1e6
 
 
+def test_simulate_may_change_its_trial() -> None:
+    """The point that ``simulate`` changes is a copy; search and records keep the proposed one."""
+
+    def simulate(trial: Trial) -> Simulation:
+        score = total(trial)
+        trial.point.clear()
+        return Simulation(60.0, {"score": score})
+
+    search = Simulated(PaperProblem(simulate), budget=Budget(trials=3))
+    trials = search.run()
+
+    assert [trial.metrics["score"] for trial in trials] == [total(trial) for trial in trials]
+    assert [trial.point for trial in trials] == [trial.point for trial in search.records.load()[0]]
+    assert all(len(trial.point) == 6 for trial in trials)
+
+
 def test_a_trial_that_is_stopped_during_the_start_up_of_its_worker_costs_nothing() -> None:
     """At the deadline a trial whose worker is not up yet has taken no time, and did not start later than it ended."""
     workers = Workers(seed=1, start_up_s=1e6, have_gpus=True)

@@ -143,6 +143,33 @@ def test_exception_is_one_warning(root: str, broken: type[Callback], caplog: pyt
     assert "OSError: no server for trial 0. The search goes on" in warnings[0]
 
 
+class ChangingCallback(Callback):
+    """Changes in place what it is given."""
+
+    def on_trial_start(self, trial: Trial) -> None:
+        trial.point["x"] = 77
+
+    def on_trial_report(self, trial: Trial, step: int, metrics: Mapping[str, float]) -> None:
+        assert isinstance(metrics, dict)
+        trial.point["x"] = 88
+        metrics.clear()
+
+    def on_trial_end(self, trial: Trial) -> None:
+        assert isinstance(trial.metrics, dict)
+        trial.point["x"] = 99
+        trial.metrics.clear()
+
+
+def test_callback_may_change_what_it_is_given(root: str) -> None:
+    """Trials, finals and records are those of a search without the callback."""
+    changed, plain = run(root, ChangingCallback()), run(f"{root}-plain")
+
+    assert [(t.point, t.metrics, t.curve) for t in changed.lineage] == [
+        (t.point, t.metrics, t.curve) for t in plain.lineage
+    ]
+    assert [trial.point["x"] for trial in changed.lineage] == [30, 60, 60]
+
+
 class RefusingCallback(Callback):
     """Can't start."""
 

@@ -1192,6 +1192,21 @@ class TestTunersMistakes:
 
 
 class TestTuners:
+    def test_tuner_may_change_its_point(self, records: Records) -> None:
+        """A trial keeps its point and derivation if the tuner changes and proposes them again."""
+        point: Point = {}
+
+        class Reusing(EchoTuner):
+            def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+                point["x"] = number
+                return Proposal(point=point, derivation=[point])
+
+        controller = make_controller(records, ScriptedExecutor(records), Reusing(), settings=up_to(3))
+        controller.search(SEARCH)
+
+        assert [trial.point for trial in controller.trials] == [{"x": 0}, {"x": 1}, {"x": 2}]
+        assert [trial.proposal for trial in controller.trials] == [trial.proposal for trial in records.load()[0]]
+
     @pytest.mark.parametrize("deterministic", [False, True])
     def test_slots_above_the_population(self, records: Records, deterministic: bool) -> None:
         """Evolution with more slots than population proposes initial points, then children of finished trials."""

@@ -228,6 +228,21 @@ def test_a_failing_network_has_nan(error: Exception, is_of_device: bool, tmp_pat
     assert (runtime.device_error is not None) == is_of_device
 
 
+class ChangingProblem(TinyProblem):
+    """Takes the width out of each point."""
+
+    def build(self, point: Point) -> nn.Module:
+        return super().build({"width": point.pop("width")})
+
+
+def test_building_may_change_the_point() -> None:
+    """Each proxy gets the whole point, and that of the caller stays as it is."""
+    point = {"width": 16}
+
+    assert ProxyScorer(ChangingProblem(), ALL, seed=0, device="cpu").score(point) == scored(16)
+    assert point == {"width": 16}
+
+
 def test_synflow_needs_no_data() -> None:
     """No batch is loaded for it."""
     problem = TinyProblem()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import logging
 import math
@@ -10,7 +11,7 @@ import re
 import sys
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from torch import nn
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ActionError, CorruptError, MissingError, StorageError, TrialStopped
+from nas.core.point import Point
 from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.spec import Spec
@@ -123,6 +125,16 @@ def test_an_attempt_after_the_end_of_the_pool_is_interrupted(jobs: bool) -> None
 
     assert pool.run(Assignment(trial), trainer.events.append) is None
     assert trainer.records.result(trial) is None
+
+
+class ChangingProblem(BodyProblem):
+    """Takes the parameter out of each point that it is given before the training."""
+
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
+        return {"size": point.pop("x")}
+
+    def measure(self, point: Point, device: str) -> Mapping[str, float]:
+        return {"latency_s": point.pop("x")}
 
 
 def weights_of(trial: Trial) -> DonorWeights:
@@ -419,6 +431,22 @@ class TestRecord:
         assert re.search(error, trial.error or "")
         assert trial.suggested == ()
 
+    def test_code_may_change_its_point(self, trainer: TrialTrainer) -> None:
+        """What the problem's code changes in place reaches no trial and no record."""
+        trainer.kind = ChangingProblem
+        given = {"point": {"x": 7, "sizes": [1]}, "derivation": {"mutated": ["x"]}}
+
+        def body(run: TrialRun) -> object:
+            run.point["sizes"].append(run.point.pop("x"))
+            run.derivation.clear()
+            return {"score": 0.5}
+
+        trial = trainer.train(body, proposal=Proposal(**copy.deepcopy(given)))
+
+        assert (trial.state, trial.static_metrics) == (State.COMPLETE, {"size": 7, "latency_s": 7})
+        assert trial.proposal == Proposal(**given)
+        assert trainer.records.load()[0] == [trial]
+
     def test_wrong_trained_share_fails_the_trial(self, trainer: TrialTrainer) -> None:
         """A share that no record can hold is an error of the problem's code."""
 
@@ -447,6 +475,23 @@ class TestReports:
         assert trial.curve == ((1, {"score": 0.25, "loss": 2}), (2, {"score": 0.5}))
         reports = [(e.trial, e.step, e.metrics) for e in trainer.events if isinstance(e, Reported)]
         assert reports == [(0, 1, {"score": 0.25, "loss": 2}), (0, 2, {"score": 0.5})]
+
+    def test_observers_may_change_reports(self, trainer: TrialTrainer) -> None:
+        """The event of a report has metrics of its own; the record's curve stays."""
+
+        def body(run: TrialRun) -> object:
+            run.report(1, score=0.25)
+            return {"score": 0.5}
+
+        def post(event: Event) -> None:
+            if isinstance(event, Reported):
+                assert isinstance(event.metrics, dict)
+                event.metrics.clear()
+
+        trial = trainer.pool(body).run(Assignment(trainer.propose()), post)
+
+        assert trial is not None
+        assert trial.curve == ((1, {"score": 0.25}),)
 
     def test_steps_are_whole_numbers(self, trainer: TrialTrainer) -> None:
         """Whole steps of any type are integers of the curve; a step that would lose its fraction fails the trial."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -107,6 +108,24 @@ def test_a_list_leaves_out_large_points() -> None:
     )
 
     assert proposed(tuner) == [points[1], points[3]]
+
+
+class ChangingProblem(SizeProblem):
+    """Empties each point whose size it returns."""
+
+    def static_metrics(self, point: Point) -> Mapping[str, float]:
+        found = super().static_metrics(point)
+        point.clear()
+        return found
+
+
+def test_static_metrics_may_change_the_point() -> None:
+    """The tuner's proposal stays as it is, and so do the points that are trained."""
+    search = Search(problem=Spec.of(ChangingProblem), tuner=Spec.of(RandomTuner), constraints={"size": 20})
+    found = run_search(search, root="memory://constrained-changing", budget=Budget(trials=3))
+
+    assert [trial.metrics["size"] for trial in found.lineage] == [size_of(trial.point) for trial in found.lineage]
+    assert all(trial.metrics["size"] <= 20 for trial in found.lineage)
 
 
 class Stubborn(Tuner):

@@ -67,16 +67,18 @@ class CallbackList:
 
     def trial_started(self, trial: Trial) -> None:
         """Calls ``on_trial_start``."""
-        self._call("on_trial_start", lambda callback: callback.on_trial_start(_copy_of(trial)))
+        copied = self._copied(trial)
+        self._call("on_trial_start", lambda callback: callback.on_trial_start(copied))
 
     def trial_reported(self, trial: Trial) -> None:
         """Calls ``on_trial_report`` with the trial's last report."""
-        step, metrics = trial.curve[-1]
-        self._call("on_trial_report", lambda callback: callback.on_trial_report(_copy_of(trial), step, dict(metrics)))
+        copied, (step, metrics) = self._copied(trial), trial.curve[-1]
+        self._call("on_trial_report", lambda callback: callback.on_trial_report(copied, step, dict(metrics)))
 
     def trial_ended(self, trial: Trial) -> None:
         """Calls ``on_trial_end``."""
-        self._call("on_trial_end", lambda callback: callback.on_trial_end(_copy_of(trial)))
+        copied = self._copied(trial)
+        self._call("on_trial_end", lambda callback: callback.on_trial_end(copied))
 
     def end(self, outcome_of: Callable[[], SearchOutcome]) -> None:
         """Calls ``on_search_end``, and waits at most ``end_s`` for all callbacks in the background.
@@ -94,6 +96,13 @@ class CallbackList:
         self._show_warnings()
         self._callers.clear()
 
+    def _copied(self, trial: Trial) -> Trial:
+        """Returns the trial with a point and metrics of its own, which callbacks may change."""
+        if not self._callers:
+            return trial
+        proposal = replace(trial.proposal, point=copy.deepcopy(trial.point))
+        return replace(trial, proposal=proposal, metrics=dict(trial.metrics))
+
     def _call(self, method: str, call: Callable[[Callback], None]) -> None:
         for caller in self._callers:
             caller.call(method, call)
@@ -103,12 +112,6 @@ class CallbackList:
         for caller in self._callers:
             if (warning := caller.take_warning()) is not None:
                 self._notify(warning)
-
-
-def _copy_of(trial: Trial) -> Trial:
-    """Returns the trial with a point and metrics of its own, which a callback may change."""
-    proposal = replace(trial.proposal, point=copy.deepcopy(trial.point))
-    return replace(trial, proposal=proposal, metrics=dict(trial.metrics))
 
 
 class _Caller(Protocol):

@@ -167,7 +167,7 @@ class SimulatedExecutor(EventQueue):
         trial = replace(trial, started=began_s, static_metrics=known)
         self._records.start(trial, {"session": self._session, "host": "simulated", "pid": 0, "time": began_s})
         try:
-            simulation = _checked(self._problem.simulate(copy.deepcopy(trial)))
+            simulation = _checked(self._problem.simulate(_copy_of(trial)))
             seconds = simulation.seconds * math.exp(rng.gauss(0.0, self._workers.straggling))
             last_share = max((share for share, _, _ in simulation.curve), default=1.0)
             check_number("simulate: seconds", seconds * max(1.0, last_share), 0, _LATEST_S - began_s)
@@ -337,6 +337,11 @@ def _checked(returned: object) -> Simulation:
     )
     metrics = plain_metrics(returned.metrics) if isinstance(returned.metrics, Mapping) else {}
     return Simulation(amounts.pop("seconds"), metrics, curve, amounts)
+
+
+def _copy_of(trial: Trial) -> Trial:
+    """Returns the trial with a point of its own, which the problem's code may change."""
+    return replace(trial, proposal=replace(trial.proposal, point=copy.deepcopy(trial.point)))
 
 
 def _answer(future: Future[Event], pool: WorkerPool, request: ProxyRequest) -> None:

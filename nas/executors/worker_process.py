@@ -245,7 +245,7 @@ class WorkerProcess:
             elif kind == "reported":
                 curve.append(content)
                 answer = self._send if self._spec.has_stopper else None
-                post(Reported(trial.number, content[0], content[1], answer))
+                post(Reported(trial.number, content[0], dict(content[1]), answer))  # stoppers may change it
             elif kind == "committed":
                 committed, began_s, timeout_s = content, time.monotonic(), CHECK_TIMEOUT_S
             elif kind == "resumed":
@@ -254,7 +254,7 @@ class WorkerProcess:
                 trial = replace(trial, **totals)
                 post(Resumed(trial.number, trial.cost))
                 for step, metrics in reports:
-                    post(Reported(trial.number, step, metrics))
+                    post(Reported(trial.number, step, dict(metrics)))
             elif isinstance(content, ExtraResult):  # of an earlier trial of the job
                 post(content)
             else:

@@ -127,7 +127,7 @@ class SearchController:
         observe: Called with each event after the controller has handled it; with a ``StopRequested`` before.
         collector: Deletes weights that nothing needs; None keeps all.
         scores: The proxies that the tuner asks for.
-        check_lease: Called before a proposal is recorded. Raises SearchBusyError if a newer session drives the search.
+        overtaken_by: Returns a message if a newer session drives the search; else None.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class SearchController:
         observe: Callable[[Event], None] = lambda event: None,
         collector: GarbageCollector | None = None,
         scores: ProxyScores | None = None,
-        check_lease: Callable[[], None] = lambda: None,
+        overtaken_by: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.trials: list[Trial] = list(trials)
         self._records = records
@@ -171,7 +171,7 @@ class SearchController:
         self._stopper = stopper
         self._observe = observe
         self._collector = collector
-        self._check_lease = check_lease
+        self._overtaken_by = overtaken_by
         metric = None if tuner is None else tuner.metrics[0]
         self._donors = DonorResolver(self.trials, settings.on_missing_weights, other_search_checkpoint, metric)
         self._held: frozenset[int] = frozenset()
@@ -404,7 +404,8 @@ class SearchController:
         check_recorded(trials, self._rules.space, self._records)
 
     def _propose(self, trial: Trial) -> None:
-        self._check_lease()  # a driver that stood still may not use up the numbers of the one that replaced it
+        if (why := self._overtaken_by()) is not None:  # it may not use up the numbers of the driver that replaced it
+            self._handle(StopRequested(why))
         self._records.propose(trial)
         self.trials.append(trial)
         self._waiting.append(trial.number)
@@ -707,10 +708,10 @@ class SearchController:
         if (committed := self._records.result(trial)) is not None:
             self._add_foreign_result(committed)
             return
-        if not event.counts:
-            self._records.publish_worker_exit(trial, event.why)
         while self._records.read_start(number, self._attempts[number] + 1) is not None:
             self._attempts[number] += 1  # an order of a killed driver started one, so the lost one had a later number
+        if not event.counts:
+            self._records.publish_worker_exit(replace(trial, attempt=self._attempts[number]), event.why)
         self._losses[number] = self._losses.get(number, 0) + event.counts
         if not event.counts or self._losses[number] < self._settings.max_attempts:
             self._update(trial.lose())

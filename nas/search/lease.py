@@ -25,7 +25,7 @@ LEASE_TIMEOUT_S = 60.0
 TAKEOVER_TIMEOUT_S = 15.0
 """Longest wait for a new heartbeat of the session that is taken over; longer than ``HEARTBEAT_S``."""
 ORPHANS_END_S = 120.0
-"""The longest that trials on other machines go on after the last heartbeat of a killed driver.
+"""The longest that trials on other machines run after the last heartbeat of a killed driver.
 
 Twice what docs/explanation/failure_modes.md tells.
 """
@@ -77,6 +77,7 @@ class SearchLease:
         self.number = max(earlier, default=0) + 1 if number is None else number
         self.hours_before = spent_hours(records, earlier)
         self._started_s = now_s()
+        self._looked = time.time()
         self._n_heartbeats = 0
         self.is_in_process = (settings or {}).get("runner") in IN_PROCESS
         self._heartbeat_lock = threading.Lock()
@@ -150,14 +151,13 @@ class SearchLease:
             with suppress(StorageError):  # it would hide an error of the session
                 self._heartbeat(ended=True)
 
-    def check_held(self) -> None:
-        """Checks that no newer session drives the search.
+    def overtaken_by(self) -> str | None:
+        """Returns a message on the newer session that took the lease while this process stood still, or None.
 
-        Raises:
-            SearchBusyError: one does, and this session must write nothing that it has not seen.
+        Else the heartbeat's thread has looked lately, and a newer session would still wait.
         """
-        if (message := self._takeover()) is not None:
-            raise _overtaken(message)
+        stood_still = abs(time.time() - self._looked) > TAKEOVER_TIMEOUT_S
+        return self._takeover() if stood_still else None
 
     @contextmanager
     def naming_takeover(self) -> Iterator[None]:
@@ -171,10 +171,11 @@ class SearchLease:
         except AlreadyPublishedError as error:
             if (message := self._takeover()) is None:
                 raise
-            raise _overtaken(message) from error
+            raise SearchBusyError(f"{message}. This command stops; the other one continues the search") from error
 
     def _takeover(self) -> str | None:
         """Returns a message on the newer session that took the lease, or None."""
+        self._looked = time.time()
         if (newest_number(self._records) or 0) <= self.number or (newest := newest_session(self._records)) is None:
             return None
         number, record, _ = newest
@@ -250,7 +251,7 @@ def have_ended(records: Records) -> bool:
 
 
 def _left_trials(session: Mapping[str, Any], heartbeat: Mapping[str, Any] | None) -> bool:
-    """Returns whether trials of a session that was killed on this host may still run on other machines."""
+    """Returns whether trials of a session killed on this host may still run on other machines."""
     if heartbeat is not None and heartbeat.get("ended"):
         return False
     last = session["started"] if heartbeat is None else heartbeat["time"]
@@ -273,10 +274,6 @@ def _watch_heartbeat(records: Records, number: int, timeout_s: float) -> Iterato
         unchanged_s = unchanged_s + step_s if is_unchanged else 0.0
         last = heartbeat
         yield heartbeat
-
-
-def _overtaken(message: str) -> SearchBusyError:
-    return SearchBusyError(f"{message}. This command stops; the other one continues the search")
 
 
 def _busy(records: Records, last: Mapping[str, Any], age_s: float) -> SearchBusyError:

@@ -370,7 +370,7 @@ class SearchPipeline:
             observe=self._observer(observe, lease, calls),
             collector=self._collector(lease, executor),
             scores=self.prepared.scores,
-            check_lease=lease.check_held,
+            overtaken_by=lease.overtaken_by,
         )
         self._trials = controller.trials
         try:

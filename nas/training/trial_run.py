@@ -223,7 +223,7 @@ class TrialRun(PolicyScaling):
         Lazy layers get their sizes from the problem's ``example_inputs``. If it has none, run one batch through the
         network before; otherwise they inherit nothing, and a warning says so.
 
-        Under SKIP_TRAIN, and in a trial that goes on training its parent, the weights are those of the donor: the rules
+        Under SKIP_TRAIN, and in a trial that goes on training its parent, the weights are those of the donor. The rules
         ``shrink``, ``perturb`` and ``statistics`` are for children that learn.
 
         Args:

@@ -160,7 +160,6 @@ class TestDryRun:
             "packs/000001-lost.safetensors": ["1", "7 B", "left by an attempt of trial 1 that did not count"],
         }
 
-
     @pytest.mark.parametrize("age_s", [60, 300])
     def test_trials_of_a_killed_driver_go_on(self, root: Path, capsys: pytest.CaptureFixture[str], age_s: int) -> None:
         """On other machines they do for a minute after its last heartbeat, and may still name what they have saved."""

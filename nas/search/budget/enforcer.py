@@ -85,7 +85,8 @@ class BudgetEnforcer:
 
     def resume_trial(self, trial: Trial) -> None:
         """Counts the cost of the attempts that a running trial continues, its ``cost`` so far."""
-        self._started_s[trial.number] -= self._planner.gpu_s(trial)
+        if (began_s := self._started_s.get(trial.number)) is not None:
+            self._started_s[trial.number] = began_s - self._planner.gpu_s(trial)
 
     def may_ask(self, stage: Stage, waiting: Iterable[Trial], ask: tuple[int, int]) -> bool:
         """Returns whether there is time for the waiting trials and for the next proposal.

@@ -63,7 +63,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def configuration_is_composed_once() -> Iterator[None]:
     """Lets commands in this process compose once: Hydra does so twice, the first time to find no ``hydra.mode``.
 
-    None is its answer here. The commands of other tests are processes, which compose twice as a user's do.
+    None is its answer here. Forked commands compose once, too; only new processes do as a user's.
     """
     from hydra._internal.hydra import Hydra
 

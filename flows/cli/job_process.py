@@ -78,6 +78,7 @@ class JobCommand:
                 lines = threading.Thread(target=self._forward, args=(process.stderr,), daemon=True)
                 lines.start()
                 status = _wait(process, parent)
+                process.stdin.close()
                 lines.join(1.0)
             result = exchange_folder / "result.json"
             search = None
@@ -100,10 +101,11 @@ class JobCommand:
 
     def _forward(self, lines: IO[str]) -> None:
         """Repeats the command's lines on standard error, with the job's label."""
-        for line in lines:
-            text = line.rstrip("\n")
-            said = text.removeprefix("heirloom: ")
-            tell(f"heirloom: {self.label}: {said}" if said != text else f"{self.label}: {text}")
+        with lines:
+            for line in lines:
+                text = line.rstrip("\n")
+                said = text.removeprefix("heirloom: ")
+                tell(f"heirloom: {self.label}: {said}" if said != text else f"{self.label}: {text}")
 
 
 def _wait(process: subprocess.Popen[str], parent: int) -> int:

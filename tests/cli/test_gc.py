@@ -164,8 +164,8 @@ class TestDryRun:
     def test_trials_of_a_killed_driver_go_on(self, root: Path, capsys: pytest.CaptureFixture[str], age_s: int) -> None:
         """On other machines they do for a minute after its last heartbeat, and may still name what they have saved."""
         stored = write(root, n=2)
-        stored.propose(trial(2, index=2, state=State.WAITING, score=None))
-        pack = root / "mine/packs/000002-aa.safetensors"
+        stored.propose(trial(3, index=2, state=State.WAITING, score=None))
+        pack = root / "mine/packs/000003-aa.safetensors"
         pack.write_bytes(b"saved")
         now = time.time()
         os.utime(pack, (now - 400, now - 400))
@@ -177,7 +177,7 @@ class TestDryRun:
         clean(root, "dry_run=true")
         out, _ = capsys.readouterr()
 
-        assert ("packs/000002-aa.safetensors" in rows(out)) == (age_s == 300)
+        assert ("packs/000003-aa.safetensors" in rows(out)) == (age_s == 300)
 
 
 class TestCollection:

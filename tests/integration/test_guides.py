@@ -59,8 +59,8 @@ def write_files(marked: Marked, folder: Path) -> None:
 
 
 def shortened(lines: str) -> str:
-    """Returns commands whose searches have eight trials, or 36 seconds, at most."""
-    lines = re.sub(r"\bbudget\.hours=0\.\d+", "budget.hours=0.01", lines)
+    """Returns commands whose searches have eight trials, or 72 seconds, at most."""
+    lines = re.sub(r"\bbudget\.hours=0\.\d+", "budget.hours=0.02", lines)
     return re.sub(r"\bbudget\.trials=(\d+)", lambda found: f"budget.trials={min(8, int(found[1]))}", lines)
 
 

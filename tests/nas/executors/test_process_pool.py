@@ -675,7 +675,7 @@ class TestStops:
         assert ended.reason == (Reason.DEADLINE if timeout_s is None else Reason.TIMEOUT)
         assert ended.metrics == ({"score": 0.5, "size": 3.0} if timeout_s is None else {})
 
-    @pytest.mark.parametrize("timeout_s", [None, 6.0], ids=["deadline", "timeout"])
+    @pytest.mark.parametrize("timeout_s", [None, 10.0], ids=["deadline", "timeout"])
     def test_resumed_attempts_survive_a_kill(
         self, open_driver: Callable[..., Driver], timeout_s: float | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -35,7 +35,8 @@ def log_folder(log_dir: object) -> str:
         ConfigurationError: it is empty, a URL, or no path.
     """
     folder = os.fspath(log_dir) if isinstance(log_dir, str | os.PathLike) else ""
-    if not isinstance(folder, str) or not folder or ":/" in folder or "\0" in folder:  # a Path of s3://bucket has one slash
+    # a Path of s3://bucket has one slash
+    if not isinstance(folder, str) or not folder or ":/" in folder or "\0" in folder:
         given = without_passwords(str(log_dir))
         raise ConfigurationError(f"log_dir={given:.100}: must be a local folder, as text. Loggers write no URLs.")
     return os.path.abspath(os.path.expanduser(folder))

@@ -152,9 +152,9 @@ class SearchLease:
                 self._heartbeat(ended=True)
 
     def overtaken_by(self) -> str | None:
-        """Returns a message on the newer session that took the lease while this process stood still, or None.
+        """Returns a message on a newer session that drives the search, or None.
 
-        Else the heartbeat's thread has looked lately, and a newer session would still wait.
+        It looks only if this process stood still. Else its heartbeat's thread has looked, and the other would wait.
         """
         stood_still = abs(time.time() - self._looked) > TAKEOVER_TIMEOUT_S
         return self._takeover() if stood_still else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -62,11 +63,16 @@ def inherit_or_resume(
 
     A resumed training has inherited already: the report is that of the earlier attempt. The optimizer inherits its
     state, too, if the rules say so; with ``only_copies`` only if all weights are copies.
+
+    Rules that change the donor's weights are for children. A trial under SKIP_TRAIN, or one that goes on training its
+    parent, has them as they are.
     """
     if (resumed := run.resumed_from()) is not None:
         return resumed.inheritance
     if Policy.SHARE_PARAMS not in run.policies:
         return None
+    if Policy.SKIP_TRAIN in run.policies or run.more_epochs is not None:
+        rules = replace(rules, shrink=1.0, perturb=0.0, statistics="inherit")
     report = run.inherit(network, rules=rules)
     is_copy = all(tensor.how == "copied" for tensor in report.tensors.values())
     if rules.optimizer == "inherit" and (is_copy or not only_copies):

@@ -18,7 +18,6 @@ from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, MissingError, TrialDeadlineExceeded, TrialStopped
 from nas.core.metric import not_finite, plain_metrics, whole_step
 from nas.core.point import Point
-from nas.core.policy import Policy
 from nas.core.reference import Reference
 from nas.core.tracebacks import error_line
 from nas.core.trial import MAX_WARNING, Donor, DonorWeights, Trial, trial_name
@@ -223,9 +222,6 @@ class TrialRun(PolicyScaling):
         Lazy layers get their sizes from the problem's ``example_inputs``. If it has none, run one batch through the
         network before; otherwise they inherit nothing, and a warning says so.
 
-        Under SKIP_TRAIN, and in a trial that goes on training its parent, the weights are those of the donor. The rules
-        ``shrink``, ``perturb`` and ``statistics`` are for children that learn.
-
         Args:
             model: The network, newly initialized.
             cache: Tensors in memory, by name (``train_many``: the state dict of the trial before). A tensor whose
@@ -243,8 +239,6 @@ class TrialRun(PolicyScaling):
 
         self._check_open("inherit")
         self._check_readable()
-        if rules is not None and (Policy.SKIP_TRAIN in self.policies or self.more_epochs is not None):
-            rules = replace(rules, shrink=1.0, perturb=0.0, statistics="inherit")
         for tensors in self._donor_tensors:
             tensors.cache = cache or {}
         self._size_lazy_layers(model)

@@ -662,7 +662,7 @@ class TestResumption:
             resumed = run.resumed_from()
             assert resumed is not None
             resumed.load(second)
-            return {"score": float(second(batch).sum())}
+            return {"score": float(second(batch).detach().sum())}
 
         ended(runner, early)
         result = runner.attempt(body)

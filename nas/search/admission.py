@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from nas.core.checkpoint import Checkpoint
 from nas.core.errors import ConfigurationError, CorruptError, PointError, SearchFailedError
-from nas.core.point import is_json
+from nas.core.point import Point, is_json, point_key
 from nas.core.policy import Policy, Stage
 from nas.core.redaction import one_line
 from nas.core.supernet import epoch_of, is_epoch
@@ -84,6 +84,7 @@ def check_recorded(trials: Iterable[Trial], space: Space | None, records: Record
 
     Raises:
         CorruptError: one is not. The message names its record.
+        SearchFailedError: it was changed in memory.
     """
     if space is None:
         return
@@ -92,7 +93,31 @@ def check_recorded(trials: Iterable[Trial], space: Space | None, records: Record
             try:
                 space.validate(trial.point)
             except PointError as error:
+                check_unchanged(trial, records)
                 raise CorruptError(f"the point is not in the space: {short_repr(str(error))}") from error
+
+
+def check_unchanged(trial: Trial, records: Records) -> None:
+    """Checks that a trial's point is the recorded one, before it is trained again or wins.
+
+    Raises:
+        SearchFailedError: a tuner, a stopper or another user's code changed it in memory.
+        CorruptError: its record can't be read.
+    """
+    recorded = records.proposed(trial.number)
+    if recorded is None or point_key(recorded.point) == _key(trial.point):
+        return
+    raise SearchFailedError(
+        f"the point of trial {trial.number} was changed after it was recorded: it was {short_repr(recorded.point)}, "
+        f"and is {short_repr(trial.point)}. Copy the point of a trial before you change it: copy.deepcopy(trial.point)"
+    )
+
+
+def _key(point: Point) -> str | None:
+    try:
+        return point_key(point)
+    except PointError:
+        return None
 
 
 def check_suggested(trials: Iterable[Trial], space: Space | None, records: Records) -> None:

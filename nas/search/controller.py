@@ -52,6 +52,7 @@ from nas.search.admission import (
     admit,
     check_recorded,
     check_suggested,
+    check_unchanged,
     continue_training,
     repeat,
     retrain,
@@ -436,6 +437,7 @@ class SearchController:
             before = len(self.trials), len(self._waiting)
             while (finalist := self._next_final(stage, remaining)) is not None:
                 remaining.remove(finalist)
+                check_unchanged(finalist, self._records)
                 index = sum(t.stage == stage.name and t.is_counted for t in self.trials)
                 share = self._enforcer.share_that_fits(stage, finalist, n_slots)
                 self._propose(retrain(finalist, stage, index, self.trials, self._settings.seed, share))

@@ -14,7 +14,7 @@ from nas.core.tracebacks import error_line
 from nas.core.trial import Trial
 from nas.core.validation import path_in_errors
 from nas.executors.executor import Executor
-from nas.search.admission import check_recorded
+from nas.search.admission import check_recorded, check_unchanged
 from nas.spaces.space import Space
 from nas.storage.records import Records
 from nas.storage.search_records import check_best
@@ -82,6 +82,8 @@ class WinnerSelection:
             return False
         to_test, is_left = self._left(trials, retries=retries)
         check_recorded((winner, *to_test), self._space, self._records)
+        for trial in (winner, *to_test):
+            check_unchanged(trial, self._records)
         for trial in to_test:
             is_fixed = "metrics" in self._test(executor, trial) and trial.number == winner.number
             is_left = is_left or is_fixed

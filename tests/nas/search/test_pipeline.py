@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -19,7 +19,7 @@ from nas.core.errors import ConfigurationError, SearchFailedError, SearchInterru
 from nas.core.lineage import Lineage
 from nas.core.policy import Policy, PolicyPlan, Stage
 from nas.core.spec import Spec
-from nas.core.trial import Reason, State, Trial
+from nas.core.trial import Proposal, Reason, State, Trial
 from nas.executors.in_process_pool import InProcessPool
 from nas.executors.local_executor import LocalExecutor
 from nas.search.controller import ControllerSettings
@@ -35,6 +35,7 @@ from nas.storage.sessions import past_sessions
 from nas.training.messages import RuntimeSpec
 from nas.training.problem import Problem
 from nas.training.trial_run import TrialRun
+from nas.tuners.base import Answer
 from nas.tuners.random import RandomTuner
 from tests.support.problems import (
     BodyProblem,
@@ -116,6 +117,27 @@ def test_replaced_driver_proposes_nothing(bureau: Bureau, monkeypatch: pytest.Mo
         run_search(search, root=bureau.root, name="search", budget=4, callbacks=[Overtaken(bureau.records())])
 
     assert [trial.number for trial in bureau.records().load()[0]] == [0, 1]
+
+
+class CarelessTuner(InOrderTuner):
+    """Changes the points of finished trials instead of copies, to this ``x``."""
+
+    x: ClassVar[int]
+
+    def ask(self, lineage: Lineage, number: int, job: int) -> Proposal | Answer:
+        for trial in lineage.finished:
+            trial.point["x"] = self.x
+        return super().ask(lineage, number, job)
+
+
+@pytest.mark.parametrize("x", [98, 1000])
+def test_a_changed_point_is_not_trained_again(bureau: Bureau, monkeypatch: pytest.MonkeyPatch, x: int) -> None:
+    """The finals and the winner have the points that were trained; the error has the remedy."""
+    monkeypatch.setattr(CarelessTuner, "x", x, raising=False)
+    changed = rf"the point of trial 1 was changed .* it was \{{'x': 30\}}, and is \{{'x': {x}\}}\. Copy the point"
+    search = Search(problem=Spec.of(ScoreProblem), tuner=Spec.of(CarelessTuner, xs=[10, 30, 20]))
+    with pytest.raises(SearchFailedError, match=changed):
+        run_search(search, root=bureau.root, budget=3)
 
 
 class TestWinner:

@@ -60,12 +60,21 @@ class Search:
         plan: The stages with their policies. Policies that the problem does not declare are left out.
         plan_is_named: Whether the user named a plan of their own. Then a policy that the problem does not declare is an
             error.
+        seed: Of the tuner, and of each trial by its stage and number.
+        on_missing_weights: What a trial whose donor has no weights gets: ``ancestor`` (the nearest with weights),
+            ``scratch`` or ``fail``.
         constraints: Upper limits of static metrics, by name.
         deterministic: Whether the final table is the same on every run, kills included. Then ``slots`` and
-            ``n_threads`` (torch threads per worker) belong to the identity.
+            ``n_threads`` belong to the identity.
+        slots: The number of trials at a time.
+        n_threads: The torch threads of each trial.
         trials_per_job: The most trials of the search stage that one job runs one after another on a warm worker. None:
             one, or as many as the job requests if the problem loops itself (``train_many``).
-        init: Points that come before the tuner's, and weights for trials without a donor.
+        init: Points that come before the tuner's, and weights for trials without a donor:
+            ``nas.search.search_init.SearchInit(points=({"width": 16},))``.
+
+    Raises:
+        ConfigurationError: an attribute has a value that is not allowed.
     """
 
     problem: Spec

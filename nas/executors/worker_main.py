@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import math
 import os
 import signal
 import sys
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 PARENT_POLL_S = 0.5
 IGNORED = (signal.SIGINT, signal.SIGTERM)
 """Signals that workers ignore: the driver decides when trials end."""
+DECISION_S = 5.0
+"""The longest that a trial waits for the driver's decision after such a signal."""
+_signaled_s = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class _PipeTrialChannel:
 
     def raise_if_stopped(self) -> None:
         try:
-            while self._connection.poll():
+            while self._stop_kind is None and self._connection.poll(_decision_left_s()):
                 self._receive()
         except (EOFError, OSError):
             os._exit(1)  # as in report
@@ -136,10 +140,18 @@ def _flush() -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Ignores a signal: the driver decides when trials end.
+    """Notes a signal and goes on: the driver decides when trials end.
 
+    Batch systems signal data loaders and programs of the trial, too, which end. Their end is no failure of the trial.
     Programs that the worker starts do not inherit a handler, in contrast to ``SIG_IGN``.
     """
+    global _signaled_s
+    _signaled_s = time.monotonic()
+
+
+def _decision_left_s() -> float:
+    """Returns the seconds for which a trial waits for the driver's decision."""
+    return max(0.0, _signaled_s + DECISION_S - time.monotonic())
 
 
 def _set_up_fork() -> None:

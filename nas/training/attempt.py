@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from nas.core.errors import (
     StorageError,
     TrialDeadlineExceeded,
     TrialInterrupted,
+    TrialStopped,
 )
 from nas.core.metric import not_finite, plain_metrics
 from nas.core.redaction import one_line
@@ -123,6 +125,9 @@ class Attempt:
         """
         if isinstance(error, StorageError) and self.run.lost is None:  # for example from a last save
             raise error
+        if error is not None and self.run.stop is None:
+            with suppress(TrialStopped):  # the stop may be why the problem's code failed
+                self.run.raise_if_stopped()
         try:
             outcome = self._outcome(returned, error)
         except StorageError:

@@ -475,6 +475,16 @@ class ResumingTroubleProblem(TroubleProblem):
         return {"score": 1.0}
 
 
+class ParentTroubleProblem(TroubleProblem):
+    """Waits for a program, whose pid it writes, and fails as it ends."""
+
+    def train(self, run: TrialRun) -> Mapping[str, float]:
+        program = subprocess.Popen(["sleep", "300"])
+        Path(self.folder, "program").write_text(str(program.pid))
+        run.report(1, score=0.5)
+        raise RuntimeError(f"the program ended with {program.wait()}")
+
+
 class SizeProblem(Problem):
     """Knows the size of a point before it is trained: the better the score, the larger.
 

@@ -54,11 +54,12 @@ from tests.support.problems import (
     KnownTroubleProblem,
     LateProblem,
     LingeringProblem,
+    ParentTroubleProblem,
     ResumingTroubleProblem,
     TroubleProblem,
     TwiceProblem,
 )
-from tests.support.processes import children_of, is_alive
+from tests.support.processes import children_of, is_alive, parent_of
 from tests.support.scripted_executor import ListTuner
 
 REPOSITORY = Path(__file__).parents[3]
@@ -703,6 +704,23 @@ class TestStops:
         assert ended.curve == ((1, {"score": 0.5}), (2, {"score": 0.75}))
         assert ended.cost["seconds"] >= 1.0 + (timeout_s or 0.0)
         assert (ended.inherited, ended.inheritance["share"]) == (0.0, 0.0)
+
+    def test_a_signal_to_all_processes_of_a_trial_is_no_failure(self, open_driver: Callable[..., Driver]) -> None:
+        """A batch system ends data loaders and programs, too; the trial waits for the interruption that follows."""
+        driver, trial = open_driver(kind=ParentTroubleProblem), ordered("nothing", 0)
+        outcomes: list[object] = []
+        waits = threading.Event()
+        thread = run_in_thread(driver, trial, outcomes, lambda event: isinstance(event, Reported) and waits.set())
+        assert waits.wait(120)
+        program = int((driver.pids / "program").read_text())
+        for pid in (parent_of(program), program):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(1)
+        driver.pool.stop(trial, "interrupt")
+        thread.join(60)
+
+        assert outcomes == [None]
+        assert driver.records.result(trial) is None
 
     def test_closing_ends_running_workers(self, open_driver: Callable[..., Driver]) -> None:
         """A worker with a hanging trial ends at once, and the thread that waits for it; the attempt does not count."""

@@ -116,7 +116,7 @@ class DaskPool(EnginePool):
             addresses = list(self._workers.capacities)
         self._watcher.join()
         for topic in (self._topic, "all"):
-            self._client.unsubscribe_topic(topic)
+            _try(partial(self._client.unsubscribe_topic, topic))  # it closes itself when the scheduler is gone
         cluster = self._client.cluster
         if cluster is None and addresses and self._client.status == "running":
             self._end_sessions(addresses)
@@ -243,8 +243,9 @@ class DaskPool(EnginePool):
                 self._workers.n_changes += 1
                 self._client.loop.add_callback(self._refresh_workers)
             case {"action": "remove-worker", "worker": address, "processing-tasks": keys, "expected": is_expected}:
+                done = event[1].get("lost-computed-tasks", ())  # for Dask also that of a job which waited for a trial
                 with self._lock:
-                    self._remove_worker(address, keys, is_expected)
+                    self._remove_worker(address, {*keys, *done}, is_expected)
 
     def _remove_worker(self, address: str, keys: set[str], is_expected: bool) -> None:
         """Ends the tasks of a worker.

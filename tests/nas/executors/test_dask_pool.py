@@ -536,9 +536,13 @@ def test_unfit_workers_with_results_of_others_leave(
         assert kept.result(60) == 7
 
 
-@pytest.mark.parametrize("stops", [False, True])
-def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], cluster: DaskCluster, stops: bool) -> None:
-    """A job that waits for its next trial goes on elsewhere after kill -9 of its worker, or leaves at an interruption.
+@pytest.mark.parametrize(
+    ("number", "stops"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False)]
+)
+def test_a_job_that_waits_survives_its_worker(
+    drive: Callable[..., Driver], cluster: DaskCluster, number: int, stops: bool
+) -> None:
+    """A job that waits for its next trial goes on elsewhere without its worker, or leaves at an interruption.
 
     There are fewer workers than slots then, and no trial is lost.
     """
@@ -551,8 +555,12 @@ def test_a_job_that_waits_survives_its_worker(drive: Callable[..., Driver], clus
     start = driver.records.read_start(1, 1)
     assert start is not None
     [waiting] = [worker for worker in cluster.workers if start["pid"] in worker.leftovers()]
-    waiting.kill()
-    until(lambda: any("was lost" in line for line in driver.display.lines))
+    if number == signal.SIGKILL:
+        waiting.kill()
+    else:
+        waiting.send(number)
+    left = "was lost" if number == signal.SIGKILL else "left: its worker got SIGTERM"
+    until(lambda: any(left in line for line in driver.display.lines))
     if stops:
         driver.executor.post(StopRequested("SIGINT", 2))
         with pytest.raises(SearchInterruptedError):

@@ -12,7 +12,7 @@ import pytest
 
 from nas.search.lease import SearchLease
 from nas.storage.records import Records
-from tests.support.chromium import chromium, column
+from tests.support.chromium import chromium, column, panel_of
 from tests.support.commands import ROOT, environment, until
 from tests.support.sample_searches import evolved, trial, write_search
 
@@ -33,7 +33,7 @@ def records(tmp_path: Path) -> Records:
 
 
 def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path) -> None:
-    """While the search runs, a new trial comes into the open page, whose filter and order stay."""
+    """While the search runs, a new trial comes into the open page; filter, order and the open trial stay."""
     lease = SearchLease(records)
     page = tmp_path / "s.html"
     words = (sys.executable, "-m", "flows.report", f"storage.root={tmp_path / 'root'}", "name=s", "format=html")
@@ -45,6 +45,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             browser.get(page.as_uri())
             browser.find_element("id", "hold").click()  # else the page may go while it is used
             assert "loads again every 5.0 s" in browser.find_element("css selector", ".live").text
+            panel_of(browser, 9)  # it failed: the filter leaves it out
             browser.find_element("id", "filter").send_keys("state=complete")
             for _ in range(2):
                 browser.find_element("css selector", "#table thead button").click()
@@ -56,6 +57,7 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             until(lambda: "12" in column(browser, "trial"), 60)
             assert column(browser, "trial") == ["12", *before]
             assert browser.find_element("id", "filter").get_attribute("value") == "state=complete"
+            assert browser.find_element("css selector", "#trial h2").text.startswith("trial 9: FAILED")
             lease.close()
             said, _ = command.communicate(timeout=60)
         finally:

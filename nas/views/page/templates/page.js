@@ -354,8 +354,14 @@
     panel.focus({ preventScroll: true });
     tip.hidden = true;
   };
+  const named = () => place.get((/^#trial-(\d+)$/.exec(location.hash) || [])[1]);
+  const open = (entry) => {
+    all(".chosen", body).forEach((row) => row.classList.remove("chosen"));
+    rowOf(entry).classList.add("chosen");
+    choose(entry.n);
+  };
   const follow = () => {
-    const n = (/^#trial-(\d+)$/.exec(location.hash) || [])[1], entry = place.get(n);
+    const entry = named();
     if (!entry) return;
     if (!kept.includes(entry)) {
       filter.value = "";
@@ -363,9 +369,7 @@
     }
     page = Math.floor(kept.indexOf(entry) / PAGE);
     show();
-    all(".chosen", body).forEach((row) => row.classList.remove("chosen"));
-    rowOf(entry).classList.add("chosen");
-    choose(n);
+    open(entry);
   };
   const go = (hash) => {
     location.hash = hash;
@@ -418,7 +422,7 @@
     else if (state.filter) sift();
     page = state.page;
     show();
-    if (location.hash) follow();
+    if (named()) open(named());
     if (state.tree[0]) Object.assign(tree.style, { width: state.tree[0], minWidth: "0", height: "auto" });
     [view.scrollLeft, view.scrollTop] = state.tree.slice(1);
     panel.scrollTop = state.places[2];

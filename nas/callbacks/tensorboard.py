@@ -20,10 +20,10 @@ from nas.core.trial import Trial, trial_name
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-REPORTS, PARTIAL, RESULT = ".reports", ".partial", ".result"
-"""Endings of a trial's event files.
+REPORTS, PARTIAL, RESULT, TESTS = ".reports", ".partial", ".result", ".tests"
+"""Endings of event files.
 
-A trial with a result is complete. A partial result becomes a result when it is whole.
+A trial with a result is complete. A partial result becomes a result when it is whole. Test scores are the search's.
 """
 SEARCH_ID = ".search_id"
 """The file with the id of the search whose event files are in the folder.
@@ -70,7 +70,7 @@ class TensorBoardCallback(LoggerCallback):
                 self._write_overview(trial)
 
     def _delete_other_search(self, search: str) -> None:
-        """Deletes the trials' event files of another search with this name, and writes the search's id.
+        """Deletes trials and test scores of another search with this name, and writes the search's id.
 
         Raises:
             ConfigurationError: the other search still runs.
@@ -86,6 +86,7 @@ class TensorBoardCallback(LoggerCallback):
                 f"log_dir={self._folder.parent}: must be one that no other search named {self._folder.name} writes to "
                 "now. Choose another log_dir, or another name."
             )
+        _delete(self._folder / "search", TESTS)
         for folder in self._folder.glob("trial-*"):
             _delete(folder, REPORTS, PARTIAL, RESULT)
         self._lock.truncate(0)
@@ -143,20 +144,30 @@ class TensorBoardCallback(LoggerCallback):
             self._overview.add_scalar("inherited", trial.inherited_share, self._n_finished)
 
     def log_search_end(self, outcome: SearchOutcome) -> None:
-        """Writes test scores, and closes all files."""
+        """Writes test scores, unless an error hides them, and closes all files."""
         assert self._overview is not None
         try:
+            for writer in (self._overview, *self._writers.values()):
+                writer.close()
+            self._writers.clear()
+            if outcome.error is None:
+                self._write_tests(outcome)  # last: TensorBoard reads no older file after a newer one
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+    def _write_tests(self, outcome: SearchOutcome) -> None:
+        """Writes test scores in place of earlier ones, to a file that errors leave alone."""
+        folder = self._folder / "search"
+        _delete(folder, TESTS)
+        if not outcome.tests:
+            return
+        with _writer(folder, TESTS) as writer:
             for number, test in sorted(outcome.tests.items()):
                 is_shared = self.has_shared_score(outcome.lineage[number])
                 for name, value in test.get("metrics", {}).items():
                     tag = f"test_with_shared_weights/{name}" if is_shared else f"test/{name}"
-                    self._overview.add_scalar(tag, value, number)
-            for writer in (self._overview, *self._writers.values()):
-                writer.close()
-            self._writers.clear()
-        finally:
-            if self._lock is not None:
-                self._lock.close()
+                    writer.add_scalar(tag, value, number)
 
 
 def _writer(folder: Path, ending: str) -> SummaryWriter:

@@ -134,6 +134,23 @@ class TestTensorBoard:
         assert [(e.step, e.value) for e in events.Scalars("test/accuracy")] == [(2, 0.5)]
         assert [(e.step, e.value) for e in events.Scalars("test_with_shared_weights/accuracy")] == [(1, 0.25)]
 
+    def test_interrupted_session_keeps_the_tests(self, tmp_path: Path) -> None:
+        """Test scores outlast an interrupted session; a later one, or another search, replaces them."""
+        pytest.importorskip("tensorboard")
+        logger = Spec("nas.callbacks.tensorboard.TensorBoardCallback")
+
+        def tested(**outcome: Any) -> list[tuple[int, float]]:
+            run_callback(logger.build(), [sample_trial(n, score=0.8) for n in (1, 2)], tmp_path, **outcome)
+            events = self.read(tmp_path / "search")
+            tags = events.Tags()["scalars"]
+            return [(e.step, e.value) for e in events.Scalars("test/accuracy")] if "test/accuracy" in tags else []
+
+        assert tested(tests={1: {"metrics": {"accuracy": 0.5}}}) == [(1, 0.5)]
+        assert tested(error="Ctrl-C") == [(1, 0.5)]
+        assert tested(tests={2: {"metrics": {"accuracy": 0.25}}}) == [(2, 0.25)]
+        (tmp_path / ".search_id").write_text("another")
+        assert tested(error="Ctrl-C") == []
+
     def test_search_has_one_curve(self, tensorboard: tuple[Path, Results]) -> None:
         """The search's folder has the best score and the inherited share once for each trial."""
         folder, found = tensorboard

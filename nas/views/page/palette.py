@@ -79,10 +79,11 @@ class ScoreScale:
 
     def step(self, score: float) -> int:
         """Returns the step of a score, 0 to ``N_STEPS - 1``."""
-        if self.high == self.low:
+        low, high = self.low / 2, self.high / 2  # halves: the difference of two scores may be infinite
+        if high == low:
             return N_STEPS - 1 if score == self.high else 0
-        share = (score / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # of halves: the whole may be infinite
-        return max(0, min(N_STEPS - 1, int(share * N_STEPS)))
+        share = (score / 2 - low) / (high - low)
+        return min(N_STEPS - 1, int(max(0.0, min(1.0, share)) * N_STEPS))
 
     def text(self, score: float) -> str:
         """Returns a score with enough decimals to distinguish the scores of this scale."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from sys import float_info
 from typing import TYPE_CHECKING
 
 from nas.core.pareto import numbers_on_front
@@ -58,7 +59,8 @@ class _Axis:
         """Returns the values that have a text on the axis."""
         if not self.is_log:
             return ticks(self.first, self.last)
-        powers = range(math.floor(self.first), math.ceil(self.last) + 1)
+        first, last = math.floor(self.first), math.ceil(self.last)
+        powers = range(max(first, float_info.min_10_exp), min(last, float_info.max_10_exp) + 1)
         steps = (1, 2, 5) if self.last - self.first < 3 else (1,)
         values = (float(step) * 10.0**power for power in powers for step in steps)
         return [value for value in values if self.first <= self.scale(value) <= self.last]

@@ -292,6 +292,16 @@ def test_colors_of_scores(direction: Any) -> None:
     assert steps == sorted(steps)
 
 
+def test_colors_of_an_outlier() -> None:
+    """A score far from close ones, or scores whose difference is the least of floats, have colors."""
+    close = [0.5 + 1e-9 * n for n in range(8)]
+    scale = ScoreScale.of([-1e300, *close], ACCURACY)
+    assert scale is not None
+
+    assert (scale.step(-1e300), scale.step(close[-1]), scale.step(1e300)) == (0, N_STEPS - 1, N_STEPS - 1)
+    assert ScoreScale(0.0, 5e-324, is_clipped=False).step(5e-324) == N_STEPS - 1
+
+
 @pytest.mark.parametrize(("n_epochs", "n_subnets"), [(6, 5), (12, 30)])
 def test_subnets_are_hollow(n_epochs: int, n_subnets: int) -> None:
     """A shared score gives no color, and stands in brackets; the scale of colors is that of the finals."""
@@ -602,6 +612,8 @@ def test_shared_scores_in_the_scatter(tmp_path: Path) -> None:
         [(0.5, 0.0), (0.5, 0.0)],
         [(0.1, 1e-9), (0.9, 1e12)],
         [(-1.7e308, -1.7e308), (1.7e308, 1.7e308)],
+        [(0.5, 5e-324), (0.9, 1e-300)],
+        [(0.5, 1.0), (1e300, 1.7e308)],
     ],
 )
 def test_scatter_of_any_range(values: list[tuple[float, float]]) -> None:

@@ -87,7 +87,7 @@ class TransformersTrialCallback(TrainerCallback):
         Raises:
             TrialStopped: the trial should end.
         """
-        if not self._is_training:
+        if not self._is_training or self._random is not None:  # with eval_on_start, a resumed trial evaluates again
             return
         found = kwargs["metrics"]
         self._names.update(dict.fromkeys(found))

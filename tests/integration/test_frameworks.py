@@ -180,6 +180,9 @@ class TwoSets(Problem):
 
     metrics = (Metric("score"), Metric("other"))
 
+    def __init__(self, *, eval_on_start: bool = False) -> None:
+        self.eval_on_start = eval_on_start
+
     def train(self, run: TrialRun) -> dict[str, float]:
         """Reports both metrics after each epoch."""
         from transformers import Trainer, TrainingArguments
@@ -189,13 +192,14 @@ class TwoSets(Problem):
         data: Any = [{"x": torch.tensor([n, 1.0]), "labels": n % 2} for n in range(8)]
         callback = TransformersTrialCallback(run, {"score": "eval_a_mean", "other": "eval_b_mean"})
         arguments = TrainingArguments(
-            str(run.log_dir), num_train_epochs=2, eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True
-        )
+            str(run.log_dir), num_train_epochs=2, eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True,
+            eval_on_start=self.eval_on_start,
+        )  # fmt: skip
         trainer = Trainer(
             Tiny(), arguments, train_dataset=data, eval_dataset={"a": data[:4], "b": data[4:]}, callbacks=[callback],
             compute_metrics=lambda found: {"mean": float(found.label_ids.mean())},
         )  # fmt: skip
-        trainer.train()
+        trainer.train(resume_from_checkpoint=callback.checkpoint)
         trainer.evaluate(data, metric_key_prefix="test")
         trainer.evaluate()
         return {"score": 0.5, "other": 0.5}
@@ -209,6 +213,18 @@ def test_evaluations_of_several_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     Attempts(TwoSets()).train(channel)
 
     assert channel.reports == [(step, {"score": 0.5, "other": 0.5}) for step in (1, 2)]
+
+
+def test_evaluation_on_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The evaluation before the first step is a report; that of a resumed trial is none."""
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    attempts, channel = Attempts(TwoSets(eval_on_start=True)), Channel()
+    attempts.train(Channel(TrialInterrupted("Ctrl-C"), at=3))
+    _, run = attempts.train(channel, attempt=2)
+
+    assert [step for step, _ in channel.reports] == [2]
+    assert [step for step, _ in run.curve] == [0, 1, 2]
 
 
 def test_several_processes_are_refused() -> None:

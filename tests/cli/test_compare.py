@@ -121,6 +121,25 @@ def test_equal_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert line in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("scores", "difference"),
+    [
+        ([(0.1 + 0.2, 0.3), (0.7, 0.7)], "0.0000 ±"),
+        ([(3e-13, 1e-13)] * 2, "2e-13 ± 0 (2 seeds, all differences are equal)"),
+    ],
+)
+def test_tiny_differences(
+    scores: list[tuple[float, float]], difference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mean difference that only rounding separates from 0 is 0; one of tiny scores is not."""
+    for seed, (score, other) in enumerate(scores):
+        add(tmp_path, f"evolution-{seed}", score, identity={"seed": seed})
+        add(tmp_path, f"random-{seed}", other, identity={"seed": seed, "tuner": RANDOM})
+    assert asked(tmp_path, f"under={tmp_path}") == 0
+
+    assert f"validation: evolution minus random: {difference}" in capsys.readouterr().out
+
+
 def test_csv(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """csv has a row per search with tuner, seed, scores, trials, hours and the inherited share."""
     assert asked(root, "names=random-0,evolution-2", "format=csv") == 0

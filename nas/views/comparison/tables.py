@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nas.core.metric import Metric
@@ -12,6 +12,9 @@ from nas.views.comparison.intervals import TEST, Mean
 from nas.views.comparison.searches import ComparedSearch, shared_metric
 from nas.views.formatting import amount, as_json, cell, count, duration, number, score
 from nas.views.trial_summary import SHARED
+
+_EQUAL = 1e-12
+"""Greatest mean difference of equal scores, as a share of the greatest score: sums round."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +153,16 @@ def mean_text(mean: Mean | None) -> str:
     """Returns a mean with its interval: ``0.9421 ± 0.0032``."""
     if mean is None:
         return ""
-    value = score(round(mean.value, 12) + 0.0)  # differences of equal scores are 0, not 5.551e-17 or -0.0000
+    value = score(mean.value + 0.0)  # 0, not -0.0000
     return value if mean.half is None else f"{value} ± {number(mean.half, 2)}"
+
+
+def _difference_text(comparison: Comparison, pair: Pair) -> str:
+    """Returns the mean difference of a pair; one that only rounding separates from 0 is 0."""
+    value, difference = SCORES[pair.score], pair.test.difference
+    searches = (search for group, search in comparison.searches if group.label in (pair.first, pair.second))
+    is_zero = abs(difference.value) <= _EQUAL * max(abs(value(search) or 0.0) for search in searches)
+    return mean_text(replace(difference, value=0.0) if is_zero else difference)
 
 
 def pair_texts(comparison: Comparison) -> dict[str, list[str]]:
@@ -162,7 +173,7 @@ def pair_texts(comparison: Comparison) -> dict[str, list[str]]:
     return {
         f"{pairs[0].first} minus": [pair.second for pair in pairs],
         "score": [pair.score for pair in pairs],
-        "difference": [mean_text(pair.test.difference) for pair in pairs],
+        "difference": [_difference_text(comparison, pair) for pair in pairs],
         "seeds": [str(pair.test.difference.n) for pair in pairs],
         "p": ["all equal" if pair.test.p is None else number(pair.test.p, 2) for pair in pairs],
     }
@@ -178,9 +189,9 @@ def test_lines(comparison: Comparison) -> Iterator[str]:
     if comparison.pairs:
         yield f"{test_title(comparison)}:"
     for pair in comparison.pairs:
-        difference = pair.test.difference
+        n_seeds, difference = pair.test.difference.n, _difference_text(comparison, pair)
         p = "all differences are equal" if pair.test.p is None else f"p = {number(pair.test.p, 2)}"
-        yield f"  {pair.score}: {pair.first} minus {pair.second}: {mean_text(difference)} ({difference.n} seeds, {p})"
+        yield f"  {pair.score}: {pair.first} minus {pair.second}: {difference} ({n_seeds} seeds, {p})"
     yield from notes(comparison)
 
 

@@ -65,6 +65,7 @@ def test_a_group_shows_its_number_of_trials_in_full(tmp_path: Path) -> None:
 
 
 def test_small_means_keep_their_digits() -> None:
-    """A mean of small losses is not 0; one of equal scores that only rounding separates is."""
+    """A mean of small losses is not 0, however small they are."""
     assert mean_text(Mean(3.8e-06, 1.2e-06, 3)) == "3.8e-06 ± 1.2e-06"
-    assert mean_text(Mean(-5.5e-17, None, 1)) == "0.0000"
+    assert mean_text(Mean(3.8e-13, None, 1)) == "3.8e-13"
+    assert mean_text(Mean(-0.0, None, 1)) == "0.0000"

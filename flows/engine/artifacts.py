@@ -145,8 +145,11 @@ class RunArtifacts:
         crashed = {"state": {"type": "CRASHED", "name": "Crashed", "message": message}, "force": True}
         unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}
         asked = {"flow_runs": {"id": {"any_": [flow_run]}}, "task_runs": unfinished}
-        for task_run in self._send("POST", "/task_runs/filter", asked).json():
-            self._send("POST", f"/task_runs/{task_run['id']}/set_state", crashed)
+        marked: set[str] = set()
+        while found := {run["id"] for run in self._send("POST", "/task_runs/filter", asked).json()} - marked:
+            for task_run in found:  # Prefect lists at most 200 at a time
+                self._send("POST", f"/task_runs/{task_run}/set_state", crashed)
+            marked |= found
         self._send("POST", f"/flow_runs/{flow_run}/set_state", crashed)
 
     def _work(self) -> None:

@@ -49,6 +49,20 @@ class Api(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/api"
 
+    def answer_to(self, path: str) -> str:
+        return self.answer
+
+
+class EarlierRun(Api):
+    """A server with 50 unfinished task runs, of which it lists 20 at a time."""
+
+    def answer_to(self, path: str) -> str:
+        if path != "/api/task_runs/filter":
+            return self.answer
+        ended = {path for _, path, _ in self.sent}
+        left = [{"id": f"t{n}"} for n in range(50) if f"/api/task_runs/t{n}/set_state" not in ended]
+        return json.dumps(left[:20])
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Api
@@ -68,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
-        data = self.server.answer.encode()
+        data = self.server.answer_to(self.path).encode()
         self.send_response(self.server.status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
@@ -199,6 +213,21 @@ def test_weights_are_shown_on_their_task_run(api: Api) -> None:
     (sent,) = [body for _, _, body in api.sent if body.get("key") == "checkpoint-0007"]
 
     assert (sent["task_run_id"], sent["flow_run_id"], sent["type"]) == ("t7", "f1", "markdown")
+
+
+def test_all_task_runs_of_an_earlier_session_are_ended() -> None:
+    """However many are unfinished, each is marked as crashed once, and then their flow run."""
+    with EarlierRun('{"id": "a1", "state_type": "RUNNING"}') as api:
+        threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        shown = artifacts(api.url, [])
+        shown.introduce("", [], ["f0"], [])
+        shown.close(60)
+        api.shutdown()
+    *task_runs, flow_run = [path for _, path, _ in api.sent if path.endswith("/set_state")]
+
+    assert sorted(task_runs) == sorted(f"/api/task_runs/t{n}/set_state" for n in range(50))
+    assert flow_run == "/api/flow_runs/f0/set_state"
+    assert shown.n_lost == 0
 
 
 @pytest.mark.parametrize("api", [('{"state_type": "CANCELLING"}',), ('{"state_type": "CANCELLED"}',)], indirect=True)

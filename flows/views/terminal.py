@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len, set_cell_size
+
 from flows.cli.output import show, show_line
 from flows.views.searches import search_lines
 from flows.views.summary import outdated_lines
@@ -60,30 +62,38 @@ def open_console() -> Console:
 
 
 def print_table(console: Console, columns: Mapping[str, Sequence[str]], right: frozenset[str] = frozenset()) -> None:
-    """Prints a table; columns in ``right`` are aligned to the right."""
+    """Prints a table; columns in ``right`` are aligned to the right.
+
+    The name of a column takes at most half of the width: trial, state and score fit with any metric.
+    """
     columns = {one_line(name): [one_line(value) for value in values] for name, values in columns.items()}
+    heads = [_head(name, console.width) for name in columns]
     n_rows = len(next(iter(columns.values()), ()))
     if n_rows > _MANY_ROWS:
-        _print_plainly(columns, right)
+        _print_plainly(heads, columns, right)
         return
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    for head, name in zip(heads, columns, strict=True):
+        table.add_column(head, justify="right" if name in right else "left", no_wrap=True)
     for row in range(n_rows):
         table.add_row(*(values[row] for values in columns.values()))
     console.print(table)
 
 
-def _print_plainly(columns: Mapping[str, Sequence[str]], right: frozenset[str]) -> None:
-    widths = {name: max(len(name), *map(len, values)) for name, values in columns.items()}
-    for row in zip(*([name, *values] for name, values in columns.items()), strict=True):
-        cells = (
-            text.rjust(width) if name in right else text.ljust(width)
-            for (name, width), text in zip(widths.items(), row, strict=True)
-        )
-        show_line("  ".join(cells).rstrip())
+def _print_plainly(heads: Sequence[str], columns: Mapping[str, Sequence[str]], right: frozenset[str]) -> None:
+    filled = []
+    for head, (name, values) in zip(heads, columns.items(), strict=True):
+        width = max(map(_width, (head, *values)))
+        filled.append([_filled(text, width, right=name in right) for text in (head, *values)])
+    for row in zip(*filled, strict=True):
+        show_line("  ".join(row).rstrip())
+
+
+def _filled(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - _width(text))
+    return f"{space}{text}" if right else f"{text}{space}"
 
 
 def print_searches(console: Console, searches: Sequence[Snapshot]) -> None:
@@ -163,16 +173,25 @@ def _kind(name: str) -> str:
     return name.partition(".")[0] + "." if "." in name else name
 
 
-def _short(text: str) -> str:
+def _width(text: str) -> int:
+    """Returns the cells that a text takes in a terminal: two for each wide character."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _short(text: str, width: int = _MAX_CELL) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _MAX_CELL else f"{line[: _MAX_CELL - 1]}…"
+    return line if _width(line) <= width else f"{set_cell_size(line, max(0, width - 1))}…"
+
+
+def _head(name: str, width: int) -> str:
+    return _short(name, width // 2)
 
 
 def fitting_columns(columns: Mapping[str, Sequence[str]], width: int, needed: set[str]) -> list[str]:
     """Returns the columns that fit; needed ones are always included."""
     if not any(columns.values()):
         return []
-    widths = {name: max(len(name), *map(len, values)) + 2 for name, values in columns.items()}
+    widths = {name: max(map(_width, (_head(name, width), *values))) + 2 for name, values in columns.items()}
     left = width + 2 - sum(widths[name] for name in needed if name in widths)
     fitting = set(needed)
     for name in columns:

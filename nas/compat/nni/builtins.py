@@ -16,21 +16,38 @@ from nas.core.validation import check_int
 Arguments = dict[str, Any]
 
 
-def optimize_mode(choice: TunerChoice, *, strict: bool) -> Direction:
-    """Returns ``classArgs.optimize_mode``, by default ``maximize``.
+def optimize_mode(experiment: Experiment) -> Direction:
+    """Returns ``optimize_mode`` of the tuner, else that of the assessor, by default ``maximize``.
+
+    Raises:
+        ConfigurationError: a value is invalid, or the two differ.
+    """
+    tuner, assessor = experiment.tuner, experiment.assessor
+    of_tuner = _mode("tuner", tuner, strict=tuner.builtin is not None)
+    of_assessor = None if assessor is None else _mode("assessor", assessor, strict=True)
+    if of_tuner is not None and of_assessor is not None and of_tuner != of_assessor:
+        raise ConfigurationError(f"assessor.classArgs.optimize_mode={of_assessor}: must be {of_tuner}, as in tuner")
+    return of_tuner or of_assessor or "maximize"
+
+
+def _mode(kind: str, choice: TunerChoice, *, strict: bool) -> Direction | None:
+    """Returns ``classArgs.optimize_mode``, or None if it is not given.
 
     Args:
-        choice: The tuner.
+        kind: ``tuner`` or ``assessor``.
+        choice: The tuner or assessor.
         strict: Whether other values are refused. A user's own tuner may give the argument another meaning.
 
     Raises:
         ConfigurationError: the value is invalid.
     """
-    mode = choice.arguments.get("optimize_mode", "maximize")
+    if "optimize_mode" not in choice.arguments:
+        return None
+    mode = choice.arguments["optimize_mode"]
     if mode not in ("maximize", "minimize") and not strict:
-        return "maximize"
+        return None
     if mode not in ("maximize", "minimize"):
-        raise ConfigurationError(f"classArgs.optimize_mode={mode!r}: must be maximize or minimize")
+        raise ConfigurationError(f"{kind}.classArgs.optimize_mode={mode!r}: must be maximize or minimize")
     return mode  # type: ignore[no-any-return]
 
 

@@ -61,7 +61,7 @@ def nni_search(
     problem = {
         "command": experiment.command,
         "space": None if names_points else experiment.space,
-        "optimize_mode": optimize_mode(experiment.tuner, strict=is_builtin),
+        "optimize_mode": optimize_mode(experiment),
         "multi_phase": experiment.multi_phase,
         "code_dir": str(experiment.code_dir),
         "gpus_per_trial": experiment.gpus_per_trial,

@@ -323,6 +323,20 @@ def test_builtin_tuners(tmp_path: Path, name: str, arguments: dict[str, object],
     assert search.build().problem.metrics[0].direction == "minimize"
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_the_mode_of_an_assessor(tmp_path: Path, own: bool) -> None:
+    """If the tuner gives no optimize_mode, the assessor's is the direction of the result."""
+    from nas.compat.nni.config import read_experiment
+    from nas.compat.nni.search_definition import nni_search
+
+    tuner = {"classFileName": "tuner.py", "className": "T"} if own else {"builtinTunerName": "Random"}
+    assessor = {"builtinAssessorName": "Medianstop", "classArgs": {"optimize_mode": "minimize"}}
+    experiment = ExperimentFolder(tmp_path, tuner=tuner, tuner_code="class T: pass\n", fields={"assessor": assessor})
+    _, search = nni_search(read_experiment(experiment.write()))
+
+    assert search.build().problem.metrics[0].direction == "minimize"
+
+
 @pytest.mark.parametrize("values", [[1, 2], [7]])
 @pytest.mark.parametrize(
     "name", ["TPE", "Random", "Anneal", "Evolution", "RegularizedEvolutionTuner", "MetisTuner", "GPTuner", "GridSearch"]
@@ -505,6 +519,17 @@ def test_v2_names(tmp_path: Path) -> None:
         (
             {"tuner": {"builtinTunerName": "TPE", "classArgs": {"optimize_mode": "best"}}},
             "must be maximize or minimize",
+        ),
+        (
+            {"assessor": {"builtinAssessorName": "Medianstop", "classArgs": {"optimize_mode": "best"}}},
+            "assessor.classArgs.optimize_mode='best': must be maximize or minimize",
+        ),
+        (
+            {
+                "tuner": {"builtinTunerName": "TPE", "classArgs": {"optimize_mode": "maximize"}},
+                "assessor": {"builtinAssessorName": "Medianstop", "classArgs": {"optimize_mode": "minimize"}},
+            },
+            "assessor.classArgs.optimize_mode=minimize: must be maximize, as in tuner",
         ),
         ({"assessor": {"className": "A", "classFileName": "main.py"}}, "assessor=its own class: "),
         ({"maxExecDuration": "1 hour"}, "maxExecDuration='1 hour': "),

@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,18 +71,19 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     private_folder().cleanup()
     for note in experiment.notes:
         tell(note)
+    gpus = gpus_of_trials(invocation.values, machine)
     name, search = nni_search(
         experiment,
         name=invocation.values["name"],
         seed=invocation.values["seed"],
-        gpus=gpus_of_trials(invocation.values, machine),
+        gpus=gpus,
         parents=arguments.parents,
         wait_timeout_s=arguments.patience,
     )
     for made in filter(None, map(link_path, arguments.map)):
         tell(made)
     tell(f"output of trials (NNI_OUTPUT_DIR): {search.problem.arguments['output_dir']}")
-    context = engine.open(invocation.values, machine, check_new_name(name))
+    context = engine.open(invocation.values, limit_slots(machine, experiment, gpus), check_new_name(name))
     retention = read_retention(invocation.values)
     budget = nni_budget(experiment)
     pipeline = SearchPipeline(search.build(), context.records, budget, retention=retention, log_dir=log_dir)
@@ -96,6 +98,23 @@ def gpus_of_trials(values: Mapping[str, Any], machine: Machine) -> tuple[int, ..
     from flows.cli.settings.runners import read_device
 
     return None if machine.runner in ("dask", "ray") else read_device(values["device"], values["gpus"])[1]
+
+
+def limit_slots(machine: Machine, experiment: Experiment, gpus: Sequence[int] | None) -> Machine:
+    """Returns the machine with only the slots that there are GPUs for, and says so.
+
+    Args:
+        machine: The machine.
+        experiment: The configuration.
+        gpus: As of ``nni_search``.
+    """
+    from flows.cli.output import tell
+    from nas.compat.nni.search_definition import slots_with_gpus
+
+    slots = slots_with_gpus(machine.slots, experiment, gpus)
+    if slots < machine.slots:
+        tell(f"{slots} of {machine.slots} jobs run at a time: the others wait for gpuNum GPUs of their own")
+    return replace(machine, slots=slots)
 
 
 def _overrides(experiment: Experiment, root: str | None, given: Sequence[str]) -> list[str]:

@@ -42,7 +42,10 @@ def test_every_field_is_in_the_guide() -> None:
     """The guide lists the fields that are read, those without effect and those that are refused."""
     read = " ".join((config._READ, config._TRIAL_NO_EFFECT, config._CLASS)).split()
     told = (*config._SILENT, *config._NO_EFFECT, *config._REFUSED, *config._CLASS_NO_EFFECT, *config._LOCAL_NO_EFFECT)
-    named_alone = ("command", "codeDir", "gpuNum", "gpuIndices", "builtinTunerName", "builtinAssessorName")
+    named_alone = (
+        *("command", "codeDir", "gpuNum", "gpuIndices", "maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
+        *("builtinTunerName", "builtinAssessorName"),
+    )
 
     assert {*read, *told, *named_alone} - NAMED == set()
 

@@ -47,7 +47,7 @@ _TRIAL_NO_EFFECT = """
 _CLASS = "name classArgs codeDir codeDirectory classFileName className includeIntermediateResults"
 """Fields of a tuner or assessor, besides builtin names and those without effect."""
 _CLASS_NO_EFFECT = frozenset(("gpuNum", "gpuIndices", "checkpointDir"))
-_LOCAL_NO_EFFECT = frozenset(("maxTrialNumPerGpu", "maxTrialNumberPerGpu", "useActiveGpu"))
+_LOCAL_NO_EFFECT = frozenset(("useActiveGpu",))
 _REFUSED = {
     "advisor": "advisors (Hyperband, BOHB) are not supported. For successive halving use the command `search "
     "stopper=asha` (docs/guides/stoppers.md)",
@@ -85,6 +85,7 @@ class Experiment:
         space: The content of the search space file, or None.
         max_jobs: Most jobs that may start; None: as many as the time allows.
         gpus: The GPUs of ``localConfig``; None: all.
+        jobs_per_gpu: Most jobs that share a GPU.
         notes: One line for each field without effect.
     """
 
@@ -103,6 +104,7 @@ class Experiment:
     multi_thread: bool = False
     gpus_per_trial: int | None = None
     gpus: tuple[int, ...] | None = None
+    jobs_per_gpu: int = 1
     output_dir: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -179,6 +181,7 @@ class _Reader:
             multi_thread=self._boolean("multiThread"),
             gpus_per_trial=self._integer(trial, "gpuNum", least=0),
             gpus=self._gpus(local or {}),
+            jobs_per_gpu=self._integer(local or {}, "maxTrialNumPerGpu", "maxTrialNumberPerGpu", least=1) or 1,
             output_dir=self._output_dir(),
             notes=tuple(self._notes),
         )
@@ -304,16 +307,14 @@ class _Reader:
 
     def _gpus(self, local: Mapping[str, Any]) -> tuple[int, ...] | None:
         for name in sorted(local.keys() & _LOCAL_NO_EFFECT):
-            self._note(
-                f"localConfig.{name}", "trialConcurrency is the number of jobs, each with gpuNum GPUs of its own"
-            )
+            self._note(f"localConfig.{name}", "trials also get GPUs that other programs use")
         indices = local.get("gpuIndices")
         if indices is None:
             return None
         numbers = indices if isinstance(indices, list) else str(indices).split(",")
         if not all(str(number).strip().isdecimal() for number in numbers):
             raise ConfigurationError(f"localConfig.gpuIndices={indices}: must be numbers such as 0,1")
-        return tuple(int(number) for number in numbers)
+        return tuple(dict.fromkeys(int(number) for number in numbers))
 
     def _output_dir(self) -> Path | None:
         name = self._content.get("logDir", self._content.get("experimentWorkingDirectory"))

@@ -83,8 +83,8 @@ def nni_search(
     names = {"search": name, "output_dir": str(output_root / experiment_id(name))}
     search = replace(search, problem=_extended(search.problem, **names))
     if not is_builtin:
-        max_jobs = experiment.max_jobs
-        session = {"slots": experiment.concurrency, "max_jobs": max_jobs, "wait_timeout_s": wait_timeout_s}
+        slots = slots_with_gpus(experiment.concurrency, experiment, gpus)
+        session = {"slots": slots, "max_jobs": experiment.max_jobs, "wait_timeout_s": wait_timeout_s}
         search = replace(search, tuner=_extended(search.tuner, **names, **session, folder=str(experiment.folder)))
     return name, search
 
@@ -117,6 +117,23 @@ def nni_budget(experiment: Experiment) -> Budget:
     most = experiment.max_jobs or NNI_TRIALS
     counted = {"jobs" if experiment.multi_phase else "trials": most}
     return Budget(**counted, hours=experiment.hours, at_deadline="finish")
+
+
+def slots_with_gpus(slots: int, experiment: Experiment, gpus: Sequence[int] | None) -> int:
+    """Returns the slots for whose jobs there are GPUs; the other jobs wait, as in NNI.
+
+    Args:
+        slots: The wanted number of jobs at a time.
+        experiment: The configuration.
+        gpus: As of ``nni_search``.
+
+    Raises:
+        ConfigurationError: there are too few GPUs for one job.
+    """
+    usable = _usable_gpus(experiment, gpus)
+    if not usable or not experiment.gpus_per_trial:
+        return slots
+    return min(slots, len(usable) * experiment.jobs_per_gpu // experiment.gpus_per_trial)
 
 
 def _names_of(gpus: Sequence[int]) -> tuple[str, ...]:

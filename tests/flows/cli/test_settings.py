@@ -17,12 +17,14 @@ from flows.cli.settings.root import reach_root, read_root
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
 from flows.engine.clusters import dask_spec
-from flows.nni import gpus_of_trials
+from flows.nni import gpus_of_trials, limit_slots
+from nas.compat.nni.config import read_experiment
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot, slots_of_gpus
 from nas.core.spec import Spec
 from nas.search.definition import Search
 from nas.training.messages import RuntimeSpec
+from tests.support.nni_experiments import ExperimentFolder
 
 
 def read(wanted: Any, n_gpus: int, slots: int | None) -> float:
@@ -160,6 +162,19 @@ def test_gpus_of_nni_trials(runner: str, gpus: object, found: tuple[int, ...], m
     values |= {"gpus_per_trial": None, "runner": {"kind": runner}}
 
     assert gpus_of_trials(values, read_machine(values)) == found
+
+
+@pytest.mark.parametrize(("per_gpu", "slots"), [(1, 1), (2, 3), (9, 4)])
+def test_slots_of_nni_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str], per_gpu: int, slots: int) -> None:
+    """No more jobs run at a time than there are gpuNum GPUs for; maxTrialNumPerGpu lets jobs share them."""
+    trial = {"command": "python main.py", "codeDir": ".", "gpuNum": 2}
+    folder = ExperimentFolder(tmp_path, fields={"trial": trial, "localConfig": {"maxTrialNumPerGpu": per_gpu}})
+    experiment = read_experiment(folder.write())
+    gpus = (0, 1, 2)
+    machine = Machine(runner="threads", slots=4, n_threads=1, device="cuda", gpus=gpus, trial_timeout_s=None)
+
+    assert limit_slots(machine, experiment, gpus).slots == slots
+    assert capsys.readouterr().err.startswith(f"{slots} of 4 jobs run at a time: ") == (slots < 4)
 
 
 def test_simulated_workers_share_no_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     for note in experiment.notes:
         tell(note)
     gpus = gpus_of_trials(invocation.values, machine)
+    experiment = limit_gpus(experiment, invocation.values, gpus)
     name, search = nni_search(
         experiment,
         name=invocation.values["name"],
@@ -98,6 +99,19 @@ def gpus_of_trials(values: Mapping[str, Any], machine: Machine) -> tuple[int, ..
     from flows.cli.settings.runners import read_device
 
     return None if machine.runner in ("dask", "ray") else read_device(values["device"], values["gpus"])[1]
+
+
+def limit_gpus(experiment: Experiment, values: Mapping[str, Any], gpus: tuple[int, ...] | None) -> Experiment:
+    """Returns the experiment with the GPUs of the option ``gpus`` if its file names none.
+
+    Args:
+        experiment: The configuration.
+        values: The settings.
+        gpus: As of ``gpus_of_trials``.
+    """
+    if values["gpus"] == "all" or experiment.gpus is not None or not gpus:
+        return experiment
+    return replace(experiment, gpus=gpus)
 
 
 def limit_slots(machine: Machine, experiment: Experiment, gpus: Sequence[int] | None) -> Machine:

@@ -312,7 +312,7 @@ class _Reader:
         if indices is None:
             return None
         numbers = indices if isinstance(indices, list) else str(indices).split(",")
-        if not all(str(number).strip().isdecimal() for number in numbers):
+        if not numbers or not all(str(number).strip().isdecimal() for number in numbers):
             raise ConfigurationError(f"localConfig.gpuIndices={indices}: must be numbers such as 0,1")
         return tuple(dict.fromkeys(int(number) for number in numbers))
 

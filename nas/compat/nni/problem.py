@@ -49,8 +49,8 @@ class NniProblem(Problem):
         code_dir: The working folder of the command.
         output_dir: The parent of each job's folder, ``NNI_OUTPUT_DIR``.
         search: The name of the search, from which the ids of the experiment and its jobs are derived.
-        gpus_per_trial: None: trials see the GPUs of this process; 0: none; n: slot i sees the GPUs from ``i * n`` on.
-        gpus: The names of the usable GPUs in ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs.
+        gpus_per_trial: None: trials see all of ``gpus``; 0: none; n: slot i sees those from ``i * n`` on.
+        gpus: Their names in ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs. Without any, trials see those of this process.
         timeout_s: A process that runs longer is ended, and its trial is FAILED.
     """
 
@@ -128,9 +128,10 @@ class NniProblem(Problem):
         }
         if self.gpus_per_trial == 0:
             found["CUDA_VISIBLE_DEVICES"] = "-1"
-        elif self.gpus_per_trial and self.gpus:
-            first = job.slot * self.gpus_per_trial
-            indices = range(first, first + self.gpus_per_trial)
+        elif self.gpus:
+            n_gpus = self.gpus_per_trial or len(self.gpus)
+            first = job.slot * n_gpus
+            indices = range(first, first + n_gpus)
             found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[i % len(self.gpus)] for i in indices)
         return found
 

@@ -65,7 +65,7 @@ def nni_search(
         "multi_phase": experiment.multi_phase,
         "code_dir": str(experiment.code_dir),
         "gpus_per_trial": experiment.gpus_per_trial,
-        "gpus": _names_of(_usable_gpus(experiment, gpus)),
+        "gpus": _names_of_gpus(experiment, gpus),
         "timeout_s": experiment.trial_timeout_s,
     }
     search = Search(
@@ -136,9 +136,15 @@ def slots_with_gpus(slots: int, experiment: Experiment, gpus: Sequence[int] | No
     return min(slots, len(usable) * experiment.jobs_per_gpu // experiment.gpus_per_trial)
 
 
-def _names_of(gpus: Sequence[int]) -> tuple[str, ...]:
-    """Returns the names of GPUs, which are the same in each worker, whatever it sees itself."""
-    return tuple(visible_gpus(gpus, os.environ).split(",")) if gpus else ()
+def _names_of_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[str, ...]:
+    """Returns the names of the GPUs for trials; none: trials see those of this process.
+
+    They are the same in each worker, whatever it sees itself.
+    """
+    usable = _usable_gpus(experiment, gpus)
+    if not usable or (experiment.gpus is None and experiment.gpus_per_trial is None):
+        return ()
+    return tuple(visible_gpus(usable, os.environ).split(","))
 
 
 def _usable_gpus(experiment: Experiment, gpus: Sequence[int] | None) -> tuple[int, ...]:

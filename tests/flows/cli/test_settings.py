@@ -17,7 +17,7 @@ from flows.cli.settings.root import reach_root, read_root
 from flows.cli.settings.runners import read_gpus_per_trial
 from flows.cli.settings.search import read_search
 from flows.engine.clusters import dask_spec
-from flows.nni import gpus_of_trials, limit_slots
+from flows.nni import gpus_of_trials, limit_gpus, limit_slots
 from nas.compat.nni.config import read_experiment
 from nas.core.errors import ConfigurationError
 from nas.core.gpus import gpus_of_slot, slots_of_gpus
@@ -162,6 +162,16 @@ def test_gpus_of_nni_trials(runner: str, gpus: object, found: tuple[int, ...], m
     values |= {"gpus_per_trial": None, "runner": {"kind": runner}}
 
     assert gpus_of_trials(values, read_machine(values)) == found
+
+
+@pytest.mark.parametrize(("local", "found"), [({}, (1, 2)), ({"gpuIndices": "2"}, (2,))])
+def test_nni_trials_keep_to_chosen_gpus(tmp_path: Path, local: dict[str, str], found: tuple[int, ...]) -> None:
+    """The option gpus holds for trials without gpuNum, too; gpuIndices choose among them, and clusters place trials."""
+    experiment = read_experiment(ExperimentFolder(tmp_path, fields={"localConfig": local}).write())
+
+    assert limit_gpus(experiment, {"gpus": [1, 2]}, (1, 2)).gpus == found
+    assert limit_gpus(experiment, {"gpus": "all"}, (0, 1, 2)) == experiment
+    assert limit_gpus(experiment, {"gpus": [1, 2]}, None) == experiment
 
 
 @pytest.mark.parametrize(("per_gpu", "slots"), [(1, 1), (2, 3), (9, 4)])

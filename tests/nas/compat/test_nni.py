@@ -56,7 +56,18 @@ nni.report_final_result({"default": 0.0, "list": [1, None, "ä"], "nan": float("
     assert sorted(path.read_text() for path in tmp_path.glob("out/*/trials/*/id")) == ["0", "1", "2"]
 
 
-def test_a_trial_sees_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("trial", "local", "seen"),
+    [
+        ({"gpuNum": 2}, {}, 78),
+        ({"gpuNum": 2}, {"gpuIndices": "1,3"}, 79),
+        ({}, {"gpuIndices": "1,3"}, 79),
+        ({}, {}, 4789),
+    ],
+)
+def test_a_trial_sees_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: dict[str, int], local: dict[str, str], seen: int
+) -> None:
     """A trial gets the chosen GPUs of those that this process sees, by the names that the variable has for them."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,8,9")
     code = """
@@ -64,11 +75,11 @@ import nni, os
 nni.get_next_parameter()
 nni.report_final_result(int(os.environ["CUDA_VISIBLE_DEVICES"].replace(",", "")))
 """
-    trial = {"command": f"{sys.executable} main.py", "codeDir": ".", "gpuNum": 2}
-    experiment = ExperimentFolder(tmp_path, code, fields={"trial": trial}, gpus=(1, 2, 3))
+    fields = {"trial": {"command": f"{sys.executable} main.py", "codeDir": ".", **trial}, "localConfig": local}
+    experiment = ExperimentFolder(tmp_path, code, fields=fields, gpus=(1, 2, 3))
     [ran] = experiment.run(maxTrialNum=1)
 
-    assert ran.metrics == {"default": 78}, ran.error
+    assert ran.metrics == {"default": seen}, ran.error
 
 
 def test_phases(tmp_path: Path) -> None:

@@ -200,7 +200,10 @@ class Trial:
     curve: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """The reports of ``run.report``: (step, metrics)."""
     returned: str | None = None
-    """The unchanged result of an NNI trial: the text of any JSON, NaN included."""
+    """The unchanged result of an NNI trial: the text of any JSON, NaN included.
+
+    That of a stopped one is its last report.
+    """
     suggested: tuple[Point, ...] = ()
     """Points of the space that the trial found, best first, for the tuner (``run.suggest_points``)."""
     cost: Mapping[str, float] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from nas.compat.nni.sdk import SDK
 from nas.compat.nni.trial_process import TrialProcess
 from nas.compat.nni.tuner_calls import check_job_id
 from nas.compat.nni.unrestricted_space import UnrestrictedSpace
-from nas.core.errors import ConfigurationError
+from nas.core.errors import ConfigurationError, TrialStopped
 from nas.core.metric import Direction, Metric, finite_metrics, plain_metrics
 from nas.core.validation import check_bool, short_repr
 from nas.spaces.parameters.nni_json import load_nni_space
@@ -39,7 +39,7 @@ class NniProblem(Problem):
 
     A trial is finished when its process reports the final result, which is durable before the call returns. The job
     continues until the process ends. The metric ``default`` is the result if it is a number, and else its entry
-    ``default``. ``Trial.returned`` keeps the whole result.
+    ``default``. ``Trial.returned`` keeps the whole result, or the last intermediate one of a trial that is stopped.
 
     Args:
         command: A shell command.
@@ -151,6 +151,8 @@ class _TrialServer:
         self._is_over = False
         """Whether there are no more configurations."""
         self._n_reports = 0
+        self._reported: str | None = None
+        """The last intermediate result of ``_run`` as JSON."""
         self._started_s = time.monotonic()
 
     def run(self) -> None:
@@ -161,14 +163,19 @@ class _TrialServer:
             TimeoutError: the process has run for too long.
             TrialStopped: the trial, and with it the job, is stopped.
         """
-        while (status := self._process.status) is None:
-            self._serve(POLL_S)
+        try:
+            while (status := self._process.status) is None:
+                self._serve(POLL_S)
+                if self._run is not None:
+                    self._run.raise_if_stopped()
+                timeout_s = self._problem.timeout_s
+                if timeout_s is not None and time.monotonic() > self._started_s + timeout_s:
+                    raise TimeoutError(f"the trial command ran longer than {timeout_s:g} s and was ended")
+            self._serve(0.0)  # requests sent before the end
+        except TrialStopped:
             if self._run is not None:
-                self._run.raise_if_stopped()
-            timeout_s = self._problem.timeout_s
-            if timeout_s is not None and time.monotonic() > self._started_s + timeout_s:
-                raise TimeoutError(f"the trial command ran longer than {timeout_s:g} s and was ended")
-        self._serve(0.0)  # requests sent before the end
+                self._run.returned = self._reported
+            raise
         self._process.drain()
         if status:
             told = [f"the trial command ended {_status_text(status)}", self._process.ending]
@@ -187,7 +194,7 @@ class _TrialServer:
         """Returns the reply with the configuration to try now."""
         if self._is_fetched and self._problem.multi_phase and not self._is_over:
             self._run = next(self._trials, None)  # a trial without a result becomes abandoned
-            self._is_over, self._n_reports = self._run is None, 0
+            self._is_over, self._n_reports, self._reported = self._run is None, 0, None
             self._parameters = None if self._run is None else to_parameters(self._run.point)
         self._is_fetched = True
         return {"parameters": self._parameters}
@@ -209,7 +216,7 @@ class _TrialServer:
         elif self._run is None:
             logger.warning("intermediate result ignored, because the trial has its final result: %.1000s", text)
         elif kind == "intermediate":
-            self._n_reports += 1
+            self._n_reports, self._reported = self._n_reports + 1, text
             if reported := _numbers(value):
                 self._run.report(self._n_reports, **reported)
         else:

@@ -185,12 +185,8 @@ def result_text(trial: Trial, *, include_intermediate: bool) -> str | None:
         trial: A finished trial.
         include_intermediate: Whether the last report of a stopped trial is its result.
     """
-    if trial.state == State.COMPLETE:
-        return trial.returned
-    if trial.state == State.STOPPED and include_intermediate and trial.curve:
-        last = dict(trial.curve[-1][1])
-        return json.dumps(last["default"] if last.keys() == {"default"} else last)
-    return None
+    has_result = trial.state == State.COMPLETE or (trial.state == State.STOPPED and include_intermediate)
+    return trial.returned if has_result else None
 
 
 def ids_text(calls: Sequence[TunerCall]) -> str:

@@ -338,6 +338,23 @@ def test_a_second_result_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "not reproducible" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("include", "told"), [(True, [1, {"default": 0.5, "path": "/p"}]), (False, [1])])
+def test_the_last_report_of_a_stopped_trial(tmp_path: Path, include: bool, told: list[object]) -> None:
+    """With includeIntermediateResults the tuner gets it unchanged, as in NNI. Failed trials have no result."""
+    code = """
+import time, nni
+x = nni.get_next_parameter()["x"]
+nni.report_intermediate_result({"default": 0.5 if x == 1 else 1, "path": "/p"})
+if x == 1: time.sleep(600)
+if x == 0: nni.report_final_result(1)
+"""
+    made = make_experiment(tmp_path, code, COUNTING, assessor={"builtinAssessorName": "Medianstop"})
+    trials = made.run(tuner={**OWN, "includeIntermediateResults": include})
+
+    assert [t.state for t in trials] == [State.COMPLETE, State.STOPPED, State.FAILED, State.FAILED]
+    assert trials[3].point["told"] == told
+
+
 def test_nothing_now_is_not_the_end(tmp_path: Path) -> None:
     """An empty list means later while trials run, and the end when none runs."""
     tuner = """

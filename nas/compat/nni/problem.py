@@ -186,9 +186,7 @@ class _TrialServer:
 
     def _serve(self, timeout_s: float) -> None:
         for connection, request in self._process.requests(timeout_s):
-            with self._process.kept_alive():  # the tuner or the storage may be slow
-                reply = self._next() if request.get("ask") == "next" else self._report(request)
-            connection.reply(reply)
+            connection.reply(self._next() if request.get("ask") == "next" else self._report(request))
 
     def _next(self) -> dict[str, Any]:
         """Returns the reply with the configuration to try now."""

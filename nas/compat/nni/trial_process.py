@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from itertools import dropwhile
@@ -22,7 +21,6 @@ from nas.core.errors import ConfigurationError
 from nas.core.tracebacks import ends_of
 from nas.executors.supervised_process import SupervisedProcess
 
-KEEPALIVE_S = 5.0
 CHUNK = 1 << 16
 MAX_LINE = 8 << 20
 """Bytes of a request: NNI's longest result, with any escapes."""
@@ -59,7 +57,6 @@ class Connection:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self._received = b""
-        self._lock = threading.Lock()
 
     def read(self) -> list[dict[str, Any]] | None:
         """Returns the requests received so far; None if the connection is closed or invalid."""
@@ -77,13 +74,8 @@ class Connection:
 
     def reply(self, content: Mapping[str, Any]) -> None:
         """Sends a reply, unless the connection is closed."""
-        with self._lock, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             self.socket.sendall(json.dumps(content).encode() + b"\n")
-
-    def keep_alive(self) -> None:
-        """Sends an empty line, which restarts the timeout of the waiting process."""
-        with self._lock, contextlib.suppress(OSError):
-            self.socket.sendall(b"\n")
 
 
 class TrialProcess:
@@ -152,22 +144,6 @@ class TrialProcess:
         if found:
             return ends_of("\n".join(dropwhile(lambda line: line.startswith(" "), lines)))
         return ends_of("\n".join(lines[-1:]))
-
-    @contextlib.contextmanager
-    def kept_alive(self) -> Iterator[None]:
-        """Keeps the processes that wait for a reply from timing out during the context."""
-        done = threading.Event()
-
-        def repeat() -> None:
-            while not done.wait(KEEPALIVE_S):
-                for connection in list(self._connections):
-                    connection.keep_alive()
-
-        threading.Thread(target=repeat, name="heirloom-nni-keepalive", daemon=True).start()
-        try:
-            yield
-        finally:
-            done.set()
 
     def drain(self) -> None:
         """Copies the rest of the output of an ended process."""

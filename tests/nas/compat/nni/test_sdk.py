@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 import pytest
 
@@ -82,6 +85,18 @@ for wrong, kind in (({"rate": 1.0}, ValueError), ({"lr": "high"}, TypeError)):
     else:
         raise AssertionError
 """
+WAITING = """
+import socket
+
+class HastySocket(socket.socket):  # a minute is 0.06 s
+    def settimeout(self, seconds):
+        super().settimeout(None if seconds is None else seconds / 1000)
+
+socket.socket = HastySocket
+import nni
+print(nni.get_next_parameter())
+nni.get_next_parameter()
+"""
 
 
 def execute(code: str, *flags: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -110,6 +125,28 @@ def test_a_trial_without_an_experiment() -> None:
 
     assert done.stdout == "{} STANDALONE\nnni: final result: 1\n"
     assert "no experiment runs this trial" in done.stderr
+
+
+def test_a_trial_waits_for_its_job() -> None:
+    """A trial waits for a job that stands still, as after Ctrl-Z, and fails when it ends."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/job")
+        listener.listen()
+        listener.settimeout(60)
+        environment = {"PATH": "", "PYTHONPATH": str(SDK), "HEIRLOOM_NNI_SOCKET": f"{folder}/job"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITING], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            time.sleep(0.5)
+            connection.sendall(b'{"parameters": {"x": 1}}\n')
+            connection.recv(1000)
+        out, err = process.communicate(timeout=60)
+
+    assert out == "{'x': 1}\n"
+    assert err.splitlines()[-1].startswith("ConnectionError: the job that started this trial has ended: ")
 
 
 @pytest.mark.parametrize(

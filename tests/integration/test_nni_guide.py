@@ -40,12 +40,9 @@ for base in Tuner.__mro__[:-1]:
 
 def test_every_field_is_in_the_guide() -> None:
     """The guide lists the fields that are read, those without effect and those that are refused."""
-    read = " ".join((config._READ, config._TRIAL_NO_EFFECT, config._CLASS)).split()
+    read = " ".join((config._READ, config._TRIAL_NO_EFFECT, config._CLASS, config._LOCAL)).split()
     told = (*config._SILENT, *config._NO_EFFECT, *config._REFUSED, *config._CLASS_NO_EFFECT, *config._LOCAL_NO_EFFECT)
-    named_alone = (
-        *("command", "codeDir", "gpuNum", "gpuIndices", "maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
-        *("builtinTunerName", "builtinAssessorName"),
-    )
+    named_alone = ("command", "codeDir", "gpuNum", "builtinTunerName", "builtinAssessorName")
 
     assert {*read, *told, *named_alone} - NAMED == set()
 

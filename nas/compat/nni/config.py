@@ -47,7 +47,12 @@ _TRIAL_NO_EFFECT = """
 _CLASS = "name classArgs codeDir codeDirectory classFileName className includeIntermediateResults"
 """Fields of a tuner or assessor, besides builtin names and those without effect."""
 _CLASS_NO_EFFECT = frozenset(("gpuNum", "gpuIndices", "checkpointDir"))
-_LOCAL_NO_EFFECT = frozenset(("useActiveGpu",))
+_LOCAL = "gpuIndices maxTrialNumPerGpu maxTrialNumberPerGpu"
+"""Fields of this machine, besides those without effect."""
+_LOCAL_NO_EFFECT = {
+    "useActiveGpu": "trials also get GPUs that other programs use",
+    "reuseMode": _NO_EFFECT["reuse"],
+}
 _REFUSED = {
     "advisor": "advisors (Hyperband, BOHB) are not supported. For successive halving use the command `search "
     "stopper=asha` (docs/guides/stoppers.md)",
@@ -151,9 +156,9 @@ class _Reader:
     def read(self) -> Experiment:
         content = self._content
         self._refuse()
-        self._note_platform()
+        self._note_platforms()
         trial = self._trial()
-        local = self._mapping(content, "localConfig") or self._mapping(content, "trainingService")
+        local = self._local()
         tuner = self._tuner()
         space = self._space()
         for name in sorted(content.keys() & _NO_EFFECT.keys()):
@@ -180,14 +185,16 @@ class _Reader:
             multi_phase=self._boolean("multiPhase"),
             multi_thread=self._boolean("multiThread"),
             gpus_per_trial=self._integer(trial, "gpuNum", least=0),
-            gpus=self._gpus(local or {}),
-            jobs_per_gpu=self._integer(local or {}, "maxTrialNumPerGpu", "maxTrialNumberPerGpu", least=1) or 1,
+            gpus=self._gpus(local),
+            jobs_per_gpu=self._integer(local, "maxTrialNumPerGpu", "maxTrialNumberPerGpu", least=1) or 1,
             output_dir=self._output_dir(),
             notes=tuple(self._notes),
         )
 
     def _note(self, name: str, why: str) -> None:
-        self._notes.append(f"{name} has no effect: {why}")
+        note = f"{name} has no effect: {why}"
+        if note not in self._notes:
+            self._notes.append(note)
 
     def _refuse(self) -> None:
         """Refuses unsupported and unknown fields."""
@@ -204,20 +211,38 @@ class _Reader:
         if kind != "hpo":
             raise ConfigurationError(f"experimentType={kind}: must be hpo. Other experiments are not supported")
 
-    def _platform(self) -> object:
-        service = self._content.get("trainingService", {})
-        listed = service[0] if isinstance(service, list) and service else service
-        of_service = listed.get("platform") if isinstance(listed, dict) else None
-        return self._content.get("trainingServicePlatform", of_service or "local")
+    def _services(self) -> list[dict[str, Any]]:
+        """Returns the entries of ``trainingService``, which may be a list, each with its platform."""
+        given = self._content.get("trainingService", [])
+        default = {"platform": self._content.get("trainingServicePlatform", "local")}
+        services = given if isinstance(given, list) else [given]
+        return [default | (self._mapping({"trainingService": s}, "trainingService") or {}) for s in services]
 
-    def _note_platform(self) -> None:
-        platform = self._platform()
-        if platform == "local":
-            return
-        if platform not in PLATFORMS:
-            raise ConfigurationError(f"trainingServicePlatform={platform!r}: must be local or {', '.join(PLATFORMS)}")
-        reason = "OpenPAI no longer exists; " if "pai" in str(platform).lower() else ""
-        self._note(f"trainingServicePlatform {platform}", f"{reason}{_RUNNERS}")
+    def _platforms(self) -> list[object]:
+        """Returns the named platforms; ``local`` without any."""
+        named = self._content.get("trainingServicePlatform", "local")
+        return [service["platform"] for service in self._services()] or [named]
+
+    def _note_platforms(self) -> None:
+        for platform in self._platforms():
+            if platform != "local" and platform not in PLATFORMS:
+                allowed = ", ".join(PLATFORMS)
+                raise ConfigurationError(f"trainingServicePlatform={platform!r}: must be local or {allowed}")
+            if platform != "local":
+                reason = "OpenPAI no longer exists; " if "pai" in str(platform).lower() else ""
+                self._note(f"trainingServicePlatform {platform}", f"{reason}{_RUNNERS}")
+
+    def _local(self) -> dict[str, Any]:
+        """Returns the fields of this machine, from ``trainingService`` or ``localConfig``, and notes those ignored."""
+        groups = [("trainingService", s) for s in self._services() if s.pop("platform") == "local"]
+        local: dict[str, Any] = {}
+        for owner, group in (*groups, ("localConfig", self._mapping(self._content, "localConfig") or {})):
+            known = (*_LOCAL.split(), *_LOCAL_NO_EFFECT)
+            check_fields(owner, group, known, f"the fields of this machine are {', '.join(known)}")
+            for name in sorted(group.keys() & _LOCAL_NO_EFFECT.keys()):
+                self._note(f"{owner}.{name}", _LOCAL_NO_EFFECT[name])
+            local |= group
+        return local
 
     def _trial(self) -> dict[str, Any]:
         """Returns the fields of the trial by their v1 names."""
@@ -230,8 +255,8 @@ class _Reader:
         if not isinstance(trial.get("command"), str) or not trial["command"].strip():
             if places := self._commands_of_roles(trial):
                 raise ConfigurationError(
-                    f"trial.command is missing: {' and '.join(places)} of {self._platform()} would run in containers, "
-                    "but a trial here is one process of a machine. Write its command line as trial.command"
+                    f"trial.command is missing: {' and '.join(places)} of {self._platforms()[0]} would run in "
+                    "containers, but a trial here is one process of a machine. Write its command line as trial.command"
                 )
             raise ConfigurationError("trial.command is missing: write the command line that runs one trial")
         for name in sorted(trial.keys() & set(_TRIAL_NO_EFFECT.split())):
@@ -289,8 +314,8 @@ class _Reader:
         )  # fmt: skip
 
     def _space(self) -> Mapping[str, Any] | None:
-        inline = self._content.get("searchSpace")
-        if isinstance(inline, dict):
+        inline = self._mapping(self._content, "searchSpace")
+        if inline is not None:
             return inline
         name = self._content.get("searchSpacePath", self._content.get("searchSpaceFile"))
         if name is None:
@@ -306,8 +331,6 @@ class _Reader:
         return content
 
     def _gpus(self, local: Mapping[str, Any]) -> tuple[int, ...] | None:
-        for name in sorted(local.keys() & _LOCAL_NO_EFFECT):
-            self._note(f"localConfig.{name}", "trials also get GPUs that other programs use")
         indices = local.get("gpuIndices")
         if indices is None:
             return None
@@ -322,8 +345,6 @@ class _Reader:
 
     def _mapping(self, content: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         value = content.get(name)
-        if isinstance(value, list) and name == "trainingService":
-            return None
         if value is not None and not isinstance(value, dict):
             raise ConfigurationError(f"{name}={value!r:.100}: must be a mapping of fields")
         return value

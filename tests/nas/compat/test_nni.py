@@ -549,6 +549,11 @@ def test_v2_names(tmp_path: Path) -> None:
         ({"trial": {"codeDir": "."}}, "trial.command is missing"),
         ({"trial": {"command": "x", "codeDir": ".", "gpuNum": 4}}, "trial.gpuNum=4: "),
         ({"searchSpacePath": "gone.json"}, "searchSpacePath=gone.json: "),
+        ({"localConfig": {"gpuIndicies": "1"}}, "localConfig.gpuIndicies: the fields of this machine are gpuIndices, "),
+        ({"trainingService": {"platform": "local", "gpuIndex": 1}}, "trainingService.gpuIndex: the fields of this"),
+        ({"trainingService": [{"platform": "remote"}, "local"]}, "trainingService='local': must be a mapping of"),
+        ({"searchSpace": "space.json"}, "searchSpace='space.json': must be a mapping of fields"),
+        ({"searchSpace": ["x"]}, "searchSpace=['x']: must be a mapping of fields"),
         ({"trainingServicePlatform": "cloud"}, "trainingServicePlatform='cloud': "),
         ({"multiPhase": "yes"}, "multiPhase='yes': "),
         *(
@@ -606,6 +611,22 @@ def test_fields_without_effect_are_reported(tmp_path: Path) -> None:
 
     assert "OpenPAI no longer exists; trials run as processes of this machine" in notes
     assert all(f"{name} has no effect" in notes for name in ("paiConfig", "machineList", "logLevel"))
+
+
+def test_a_list_of_platforms(tmp_path: Path) -> None:
+    """Of several platforms the local one is read; the others are reported once each."""
+    from nas.compat.nni.config import read_experiment
+
+    remote, local = {"platform": "remote", "machineList": []}, {"platform": "local", "gpuIndices": [1]}
+    services = [remote, {**local, "maxTrialNumberPerGpu": 2, "useActiveGpu": True}, remote]
+    path = ExperimentFolder(tmp_path).write(trainingServicePlatform=None, trainingService=services)
+    experiment = read_experiment(path)
+
+    assert (experiment.gpus, experiment.jobs_per_gpu) == ((1,), 2)
+    assert [note.partition(" has no effect: ")[0] for note in experiment.notes] == [
+        "trainingServicePlatform remote",
+        "trainingService.useActiveGpu",
+    ]
 
 
 def test_no_other_process_finds_nni() -> None:

@@ -54,6 +54,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     from flows.cli.settings.loggers import read_callbacks, read_log_dir
     from flows.cli.settings.machine import read_machine
     from flows.cli.settings.root import read_retention
+    from nas.compat.nni.builtins import notes_on_builtins
     from nas.compat.nni.path_links import link_path
     from nas.compat.nni.search_definition import nni_budget, nni_search
     from nas.compat.nni.trial_process import private_folder
@@ -69,7 +70,7 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     engine.prepare(invocation.values["runner"]["kind"])
     machine = read_machine(invocation.values)
     private_folder().cleanup()
-    for note in experiment.notes:
+    for note in (*experiment.notes, *notes_on_builtins(experiment)):
         tell(note)
     gpus = gpus_of_trials(invocation.values, machine)
     experiment = limit_gpus(experiment, invocation.values, gpus)

@@ -111,7 +111,7 @@ def stopper_spec(choice: TunerChoice) -> Spec:
         options = {"min_trials": 1, "warmup_steps": start_step}
         stopper = Spec("nas.stoppers.median.MedianStopper", options)
     elif choice.builtin == "Curvefitting":
-        for name in ("threshold", "gap"):
+        for name in _CURVE_IGNORED:
             arguments.pop(name, None)
         start_step = check_int("assessor.classArgs.start_step", arguments.pop("start_step", 6), 0)
         epoch_num = check_int("assessor.classArgs.epoch_num", arguments.pop("epoch_num", 20), 1)
@@ -129,6 +129,20 @@ def stopper_spec(choice: TunerChoice) -> Spec:
         )
     check_fields("assessor.classArgs", arguments, (), f"{choice.builtin} has no such argument")
     return stopper
+
+
+def notes_on_builtins(experiment: Experiment) -> list[str]:
+    """Returns a line for each given argument of a builtin tuner or assessor without effect."""
+    ignored = {name: replacement.ignored for name, replacement in _TUNERS.items()}
+    ignored["Curvefitting"] = _CURVE_IGNORED
+    notes: list[str] = []
+    for kind, choice in (("tuner", experiment.tuner), ("assessor", experiment.assessor)):
+        if choice is None:
+            continue
+        given = [key for key in ignored.get(str(choice.builtin), ()) if key in choice.arguments]
+        why = f"docs/reference/nni.md says what replaces {choice.builtin}"
+        notes += [f"{kind}.classArgs.{key} has no effect: {why}" for key in given if key != "config_dedup"]
+    return notes
 
 
 def _batch_points(space: Mapping[str, Any]) -> list[Arguments]:
@@ -151,7 +165,7 @@ class _Replacement:
         arguments: Default arguments.
         names: Names of arguments, by their names in NNI. Their values are whole numbers.
         limits: The least and the most of these numbers.
-        ignored: NNI's arguments without effect.
+        ignored: NNI's arguments that the class does not take.
     """
 
     target: str
@@ -197,6 +211,7 @@ _TUNERS: Mapping[str, _Replacement] = {
         ),
     ),
 }
+_CURVE_IGNORED = ("threshold", "gap")
 _ENDING = frozenset({"GridSearch", "BatchTuner"})
 """Tuners that end after their last configuration, in NNI too."""
 _UNSUPPORTED_TUNERS: Mapping[str, str] = {

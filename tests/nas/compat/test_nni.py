@@ -613,6 +613,26 @@ def test_fields_without_effect_are_reported(tmp_path: Path) -> None:
     assert all(f"{name} has no effect" in notes for name in ("paiConfig", "machineList", "logLevel"))
 
 
+def test_arguments_without_effect_are_reported(tmp_path: Path) -> None:
+    """Each given argument that the replacement does not take is reported; others and optimize_mode are not."""
+    from nas.compat.nni.builtins import notes_on_builtins
+    from nas.compat.nni.config import read_experiment
+
+    made = ExperimentFolder(tmp_path)
+
+    def reported(name: str, **fields: object) -> list[str]:
+        experiment = read_experiment(made.write(tuner={"builtinTunerName": name, "classArgs": fields}, assessor=curve))
+        return [note.partition(" has no effect: ")[0] for note in notes_on_builtins(experiment)]
+
+    curve = {"builtinAssessorName": "Curvefitting", "classArgs": {"epoch_num": 9, "threshold": 0.9}}
+    threshold = "assessor.classArgs.threshold"
+
+    assert reported("GPTuner", optimize_mode="maximize", kappa=5) == ["tuner.classArgs.kappa", threshold]
+    assert reported("MetisTuner", cold_start_num=4, no_resampling=False) == ["tuner.classArgs.no_resampling", threshold]
+    assert reported("TPE", constant_liar_type="min") == ["tuner.classArgs.constant_liar_type", threshold]
+    assert reported("SMAC", config_dedup=True) == [threshold]
+
+
 def test_a_list_of_platforms(tmp_path: Path) -> None:
     """Of several platforms the local one is read; the others are reported once each."""
     from nas.compat.nni.config import read_experiment

@@ -12,6 +12,8 @@ from nas.spaces.domain import Domain
 from nas.spaces.space import Space
 from nas.tuners.shared.listed import ListedTuner
 
+RESOLUTION = 5
+"""The default resolution."""
 MAX_RESOLUTION = 10_000
 """The largest resolution: a record can name one, and each value takes memory."""
 
@@ -30,7 +32,13 @@ class GridTuner(ListedTuner):
     reason: ClassVar[str] = "grid"
 
     def __init__(
-        self, space: Space, metrics: tuple[Metric, ...], *, seed: int = 0, resolution: int = 5, donor: str = "none"
+        self,
+        space: Space,
+        metrics: tuple[Metric, ...],
+        *,
+        seed: int = 0,
+        resolution: int = RESOLUTION,
+        donor: str = "none",
     ) -> None:
         super().__init__(space, metrics, seed=seed, donor=donor)
         check_int("tuner.resolution", resolution, 1, MAX_RESOLUTION)

@@ -12,6 +12,8 @@ from nas.core.errors import ConfigurationError
 from nas.core.metric import Direction
 from nas.core.spec import Spec
 from nas.core.validation import check_int
+from nas.spaces.parameters.nni_json import load_nni_space
+from nas.tuners.grid import MAX_RESOLUTION, RESOLUTION
 
 Arguments = dict[str, Any]
 
@@ -79,8 +81,10 @@ def tuner_spec(experiment: Experiment) -> Spec:
         )
     if name == "BatchTuner":
         arguments["points"] = _batch_points(experiment.space)
+    if name == "GridSearch" and (n_values := _most_values(experiment.space)) > RESOLUTION:
+        arguments["resolution"] = min(n_values, MAX_RESOLUTION)
     if name in _ENDING or choice.arguments.get("config_dedup"):
-        return replacement_spec(name, arguments)
+        return Spec(replacement.target, arguments)
     return Spec("nas.compat.nni.repeating_tuner.RepeatingTuner", {"builtin": name, "arguments": arguments})
 
 
@@ -132,7 +136,11 @@ def stopper_spec(choice: TunerChoice) -> Spec:
 
 
 def notes_on_builtins(experiment: Experiment) -> list[str]:
-    """Returns a line for each given argument of a builtin tuner or assessor without effect."""
+    """Returns lines about arguments of builtin classes without effect, and about values left out.
+
+    Raises:
+        ConfigurationError: the search space of GridSearch is invalid.
+    """
     ignored = {name: replacement.ignored for name, replacement in _TUNERS.items()}
     ignored["Curvefitting"] = _CURVE_IGNORED
     notes: list[str] = []
@@ -142,7 +150,27 @@ def notes_on_builtins(experiment: Experiment) -> list[str]:
         given = [key for key in ignored.get(str(choice.builtin), ()) if key in choice.arguments]
         why = f"docs/reference/nni.md says what replaces {choice.builtin}"
         notes += [f"{kind}.classArgs.{key} has no effect: {why}" for key in given if key != "config_dedup"]
+    space = experiment.space
+    if experiment.tuner.builtin == "GridSearch" and space is not None and _most_values(space) > MAX_RESOLUTION:
+        notes.append(f"GridSearch tries {MAX_RESOLUTION:,} values of a parameter that has more")
     return notes
+
+
+def _most_values(space: Mapping[str, Any]) -> int:
+    """Returns the greatest number of values of an integer or quantized parameter; 1 without any.
+
+    Raises:
+        ConfigurationError: the space is invalid.
+    """
+    load_nni_space(space)
+    return _most_values_in(space)
+
+
+def _most_values_in(part: Any) -> int:
+    if isinstance(part, dict) and part.get("_type") in _FINITE_RANGES:
+        return load_nni_space({"x": part}).n_points or MAX_RESOLUTION + 1
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return max(map(_most_values_in, inner), default=1)
 
 
 def _batch_points(space: Mapping[str, Any]) -> list[Arguments]:
@@ -212,6 +240,8 @@ _TUNERS: Mapping[str, _Replacement] = {
     ),
 }
 _CURVE_IGNORED = ("threshold", "gap")
+_FINITE_RANGES = ("randint", "quniform", "qloguniform", "qnormal", "qlognormal")
+"""Types of numbers that GridSearch tries all of."""
 _ENDING = frozenset({"GridSearch", "BatchTuner"})
 """Tuners that end after their last configuration, in NNI too."""
 _UNSUPPORTED_TUNERS: Mapping[str, str] = {

@@ -373,6 +373,43 @@ def test_a_finite_space_that_is_used_up(tmp_path: Path, name: str, values: list[
     assert len(trials) == (len(values) if name == "GridSearch" else 8)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "tried"),
+    [
+        ("randint", [1, 11], list(range(1, 11))),
+        ("quniform", [0, 3, 0.5], [0, 0.5, 1, 1.5, 2, 2.5, 3]),
+        ("qloguniform", [1, 8, 1], list(range(1, 9))),
+        ("uniform", [0, 1], [0, 0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_grid_search_tries_all_values(tmp_path: Path, kind: str, value: list[float], tried: list[float]) -> None:
+    """GridSearch tries all values of integers and q types, also of nested ones, as in NNI; of a float, five."""
+    from nas.compat.nni.config import read_experiment
+    from nas.compat.nni.search_definition import nni_search
+
+    options = [{"_name": "a", "n": {"_type": kind, "_value": value}}, {"_name": "b"}]
+    space = {"x": {"_type": "choice", "_value": options}}
+    experiment = ExperimentFolder(tmp_path, tuner={"builtinTunerName": "GridSearch"}, space=space)
+    tuner = nni_search(read_experiment(experiment.write()))[1].build().tuner
+    answers = [tuner.ask(Lineage.of([]), place, place) for place in range(len(tried) + 2)]
+
+    assert [answer.point["x"] for answer in answers[:-1]] == [*({"_name": "a", "n": n} for n in tried), {"_name": "b"}]
+    assert answers[-1] is STOP
+
+
+def test_too_many_values_for_grid_search(tmp_path: Path) -> None:
+    """Of more than 10,000 values of a parameter GridSearch tries that many, and a line says so."""
+    from nas.compat.nni.builtins import notes_on_builtins, tuner_spec
+    from nas.compat.nni.config import read_experiment
+
+    space = {"n": {"_type": "randint", "_value": [0, 2_000_000]}}
+    made = ExperimentFolder(tmp_path, tuner={"builtinTunerName": "GridSearch"}, space=space)
+    experiment = read_experiment(made.write())
+
+    assert tuner_spec(experiment).arguments == {"resolution": 10_000}
+    assert notes_on_builtins(experiment) == ["GridSearch tries 10,000 values of a parameter that has more"]
+
+
 @pytest.mark.slow
 def test_an_experiment_repeats_points(tmp_path: Path) -> None:
     """All trials of maxTrialNum run in a space of fewer points, three at a time."""

@@ -167,9 +167,9 @@ class _Reader:
         concurrency = self._integer(content, "trialConcurrency", least=1)
         if concurrency is None:
             raise ConfigurationError("trialConcurrency is missing: set the number of jobs at a time")
-        code_dir = self._folder / str(trial.get("codeDir", "."))
+        code_dir = self._folder / os.path.expanduser(str(trial.get("codeDir", ".")))
         if not code_dir.is_dir():
-            raise ConfigurationError(f"trial.codeDir={trial.get('codeDir')}: must be a folder beside the configuration")
+            raise ConfigurationError(f"trial.codeDir={trial.get('codeDir')}: must be an existing folder")
         return Experiment(
             name=str(content.get("experimentName", "experiment")),
             folder=self._folder,
@@ -305,7 +305,7 @@ class _Reader:
             class_file = module.replace(".", "/") + ".py"
         if not class_name or not class_file:
             raise ConfigurationError(f"{kind} must have {builtin}, or classFileName and className")
-        code_dir = str(content.get("codeDir", content.get("codeDirectory", ".")))
+        code_dir = os.path.expanduser(str(content.get("codeDir", content.get("codeDirectory", "."))))
         if not (self._folder / code_dir / class_file).is_file():
             raise ConfigurationError(f"{kind}.classFileName={class_file}: must be a file in {self._folder / code_dir}")
         return TunerChoice(
@@ -321,7 +321,7 @@ class _Reader:
         if name is None:
             return None
         try:
-            content = json.loads((self._folder / str(name)).read_bytes())
+            content = json.loads((self._folder / os.path.expanduser(str(name))).read_bytes())
         except OSError as error:
             raise ConfigurationError(f"searchSpacePath={name}: {error.strerror}") from error
         except ValueError as error:

@@ -715,6 +715,25 @@ def test_mapped_paths(tmp_path: Path) -> None:
             link_path(text)
 
 
+def test_paths_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` is the user's home in the paths of code and of the search space, as in ``logDir``."""
+    from nas.compat.nni.config import read_experiment
+
+    home = ExperimentFolder(tmp_path / "home", tuner_code="class T: pass\n").folder
+    monkeypatch.setenv("HOME", str(home))
+    experiment = read_experiment(
+        ExperimentFolder(tmp_path / "experiment").write(
+            searchSpacePath="~/search_space.json",
+            tuner={"codeDir": "~", "classFileName": "tuner.py", "className": "T"},
+            trial={"command": "python main.py", "codeDir": "~"},
+            logDir="~/logs",
+        )
+    )
+
+    assert (experiment.space, experiment.tuner.code_dir) == (X, str(home))
+    assert (experiment.code_dir, experiment.output_dir) == (home.resolve(), home.resolve() / "logs")
+
+
 def test_a_home_of_an_unknown_user_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``~`` before what no user is called is a part of the path, as in a shell."""
     from nas.compat.nni.config import read_experiment

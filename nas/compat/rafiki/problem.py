@@ -106,6 +106,8 @@ class RafikiProblem(Problem):
         self.supernet_paths = supernet_paths
         self.space: Space = SupernetSpace(self._subnets) if supernet_paths else self._subnets
         self.policies = knob_policies({name: knob for name, knob in self.knobs.items() if name not in self.pinned})
+        kept_on = knob_policies({name: knob for name, knob in self.knobs.items() if self.pinned.get(name) is True})
+        self.policies |= kept_on & {Policy.SHARE_PARAMS}  # the search gives the donor
         self._check_data({"train_data": train_data, "val_data": val_data, "test_data": test_data, "queries": queries})
         self._check_calls()
         if supernet_paths:

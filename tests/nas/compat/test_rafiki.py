@@ -590,8 +590,9 @@ class TestSharing:
         assert final.stage == "final" and final.donor is None
         assert losses[final.number][0] > 1.5 * losses[child.number][0]
 
-    def test_the_parameters_are_the_parents_to_the_bit(self, tmp_path: Path) -> None:
-        """A child receives the parameters of its donor with equal values and types."""
+    @pytest.mark.parametrize("knobs", [{}, {"share": True}], ids=["free", "pinned"])
+    def test_the_parameters_are_the_parents_to_the_bit(self, tmp_path: Path, knobs: dict[str, bool]) -> None:
+        """A child receives the parameters of its donor with equal values and types, also if SHARE_PARAMS is pinned."""
         config = '{"x": FloatKnob(0, 1), "share": PolicyKnob("SHARE_PARAMS")}'
         changes = {
             '{"x": FloatKnob(0, 1)}': config,
@@ -600,7 +601,7 @@ class TestSharing:
         }
         template = TemplateFolder(tmp_path, changes)
         search = Search(
-            problem=Spec(PROBLEM, template.arguments()),
+            problem=Spec(PROBLEM, template.arguments(knobs=knobs)),
             tuner=Spec("nas.tuners.evolution.EvolutionTuner", {"population_size": 1, "sample_size": 1}),
         )
         found = run_search(search, root=str(tmp_path / "root"), budget=Budget(trials=3), finalists=1)

@@ -12,6 +12,7 @@ from nas.compat.rafiki.space import knob_values, replaced_knobs
 from nas.compat.rafiki.supernet import trained_policies
 from nas.compat.rafiki.template import Template, load_template
 from nas.core.errors import ConfigurationError, TrialNotFoundError
+from nas.core.supernet import is_epoch
 from nas.core.trial import Trial
 from nas.search.finals import newest_best
 from nas.storage.open import open_root
@@ -37,7 +38,8 @@ def load_trial_model(
         options: Options for opening the URL.
 
     Raises:
-        ConfigurationError: the search has no winner yet, or the file has another template.
+        ConfigurationError: the search has no winner yet, the trial is a supernet epoch, or the file has another
+            template.
         TrialNotFoundError: no trial with that number has parameters.
     """
     records = Records(open_root(url, options))
@@ -53,6 +55,8 @@ def load_trial_model(
     header = records.header() or {}
     if (trained := header.get("about", {}).get("template")) is None:
         raise ConfigurationError(f"{where} must be the folder of a search with problem=rafiki")
+    if is_epoch(found):
+        raise ConfigurationError(f"trial={number}: must be a subnet or a finalist of {where}; it is a supernet epoch")
     _check_class(template, trained, found)
     arguments = header["identity"]["problem"]["arguments"]
     pinned = arguments.get("knobs", {})

@@ -86,6 +86,11 @@ class TestSearch:
 
         assert model.evaluate(table_files(tmp_path)["val_data"]) == pytest.approx(trial.metrics["score"])
 
+    def test_an_epoch_is_no_model(self, found: Results) -> None:
+        """The trial of an epoch is refused by its number, not the file."""
+        with pytest.raises(ConfigurationError, match=r"trial=0: must be a subnet or a finalist of .*; it is"):
+            load_trial_model(found.url, TEMPLATE, trial=0)
+
     def test_the_final_is_trained_in_full(self, found: Results) -> None:
         """All policies are off for the winner, which is the network of a subnet at full size."""
         assert params_of(found, found.winner)["stem.weight"].shape == (96, 64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,7 +169,7 @@ def _most_values(space: Mapping[str, Any]) -> int:
 def _most_values_in(part: Any) -> int:
     if isinstance(part, dict) and part.get("_type") in _FINITE_RANGES:
         return load_nni_space({"x": part}).n_points or MAX_RESOLUTION + 1
-    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    inner: Iterable[Any] = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     return max(map(_most_values_in, inner), default=1)
 
 
@@ -193,7 +193,7 @@ class _Replacement:
         arguments: Default arguments.
         names: Names of arguments, by their names in NNI. Their values are whole numbers.
         limits: The least and the most of these numbers.
-        ignored: NNI's arguments that the class does not take.
+        ignored: NNI's arguments that the class does not take. ``config_dedup`` has an effect nevertheless: no repeats.
     """
 
     target: str

@@ -126,6 +126,8 @@ def limit_slots(machine: Machine, experiment: Experiment, gpus: Sequence[int] | 
     from flows.cli.output import tell
     from nas.compat.nni.search_definition import slots_with_gpus
 
+    if gpus is None and experiment.jobs_per_gpu > 1:
+        tell("localConfig.maxTrialNumPerGpu has no effect: each worker gives its trial the GPU that it sees")
     slots = slots_with_gpus(machine.slots, experiment, gpus)
     if slots < machine.slots:
         tell(f"{slots} of {machine.slots} jobs run at a time: the others wait for gpuNum GPUs of their own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,8 @@ def test_slots_of_nni_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str],
 
     assert limit_slots(machine, experiment, gpus).slots == slots
     assert capsys.readouterr().err.startswith(f"{slots} of 4 jobs run at a time: ") == (slots < 4)
+    assert limit_slots(machine, replace(experiment, gpus_per_trial=1), None) == machine
+    assert ("maxTrialNumPerGpu has no effect" in capsys.readouterr().err) == (per_gpu > 1)
 
 
 def test_simulated_workers_share_no_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

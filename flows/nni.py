@@ -73,7 +73,8 @@ def run(invocation: Invocation, experiment: Experiment, engine: Engine, argument
     for note in (*experiment.notes, *notes_on_builtins(experiment)):
         tell(note)
     gpus = gpus_of_trials(invocation.values, machine)
-    experiment = limit_gpus(experiment, invocation.values, gpus)
+    if machine.runner != "processes":  # whose workers see the GPUs of their slots only
+        experiment = limit_gpus(experiment, invocation.values, gpus)
     name, search = nni_search(
         experiment,
         name=invocation.values["name"],
@@ -128,6 +129,8 @@ def limit_slots(machine: Machine, experiment: Experiment, gpus: Sequence[int] | 
 
     if gpus is None and experiment.jobs_per_gpu > 1:
         tell("localConfig.maxTrialNumPerGpu has no effect: each worker gives its trial the GPU that it sees")
+    elif experiment.jobs_per_gpu > 1 and not (gpus and experiment.gpus_per_trial):
+        tell("localConfig.maxTrialNumPerGpu has no effect: trials have no gpuNum GPUs of their own")
     slots = slots_with_gpus(machine.slots, experiment, gpus)
     if slots < machine.slots:
         tell(f"{slots} of {machine.slots} jobs run at a time: the others wait for gpuNum GPUs of their own")

@@ -57,7 +57,8 @@ def test_page_follows_the_search(browser: Any, records: Records, tmp_path: Path)
             until(lambda: "12" in column(browser, "trial"), 60)
             assert column(browser, "trial") == ["12", *before]
             assert browser.find_element("id", "filter").get_attribute("value") == "state=complete"
-            assert browser.find_element("css selector", "#trial h2").text.startswith("trial 9: FAILED")
+            title = "return document.querySelector('#trial h2')?.textContent ?? ''"
+            until(lambda: browser.execute_script(title).startswith("trial 9: FAILED"), 60)
             lease.close()
             said, _ = command.communicate(timeout=60)
         finally:

@@ -52,6 +52,8 @@ _LOCAL = "gpuIndices maxTrialNumPerGpu maxTrialNumberPerGpu"
 _LOCAL_NO_EFFECT = {
     "useActiveGpu": "trials also get GPUs that other programs use",
     "reuseMode": _NO_EFFECT["reuse"],
+    **dict.fromkeys(("trialCommand", "trialCodeDirectory", "trialGpuNumber"), "it is read at the top of the file"),
+    "nniManagerIp": _NO_EFFECT["nniManagerIp"],
 }
 _REFUSED = {
     "advisor": "advisors (Hyperband, BOHB) are not supported. For successive halving use the command `search "

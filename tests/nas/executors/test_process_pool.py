@@ -715,7 +715,7 @@ class TestStops:
         program = int((driver.pids / "program").read_text())
         for pid in (parent_of(program), program):
             os.kill(pid, signal.SIGTERM)
-        time.sleep(1)
+        time.sleep(0.2)
         driver.pool.stop(trial, "interrupt")
         thread.join(60)
 

@@ -45,6 +45,10 @@ class ControllerChannel:
         """Raises a requested stop."""
         raise_if_stopped(self.stop_kind)
 
+    def was_signaled(self) -> bool:
+        """Returns False: trials of this process end with it."""
+        return False
+
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]], totals: Mapping[str, Any]) -> None:
         """Posts ``Resumed``, then each report of earlier attempts, without waiting for a decision."""
         self._post(Resumed(self._trial.number, totals["cost"]))

@@ -75,6 +75,9 @@ class _PipeTrialChannel:
             os._exit(1)  # as in report
         raise_if_stopped(self._stop_kind)
 
+    def was_signaled(self) -> bool:
+        return _decision_left_s() > 0
+
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]], totals: Mapping[str, Any]) -> None:
         self._send("resumed", (list(curve), dict(totals)))
 

@@ -125,7 +125,7 @@ class Attempt:
         """
         if isinstance(error, StorageError) and self.run.lost is None:  # for example from a last save
             raise error
-        if error is not None and self.run.stop is None:
+        if error is not None and self.run.stop is None and self._channel.was_signaled():
             with suppress(TrialStopped):  # the stop may be why the problem's code failed
                 self.run.raise_if_stopped()
         try:

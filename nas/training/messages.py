@@ -49,6 +49,9 @@ class TrialChannel(Protocol):
     def raise_if_stopped(self) -> None:
         """Raises ``TrialStopped`` if the controller asked the trial to end."""
 
+    def was_signaled(self) -> bool:
+        """Returns whether the trial's processes got a signal just now, so that a stop will follow."""
+
     def resumed(self, curve: Sequence[tuple[int, Mapping[str, float]]], totals: Mapping[str, Any]) -> None:
         """Sends the reports and totals of the attempts that this one continues. Waits for no decision.
 
